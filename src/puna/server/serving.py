@@ -40,7 +40,7 @@ from puna.server.page.static import is_built
 from puna.server.settings import Settings
 from puna.server.settings import root_path as normal_root_path
 from puna.store import Store
-from puna.system.processes import raise_descriptor_limit
+from puna.system.processes import raise_descriptor_limit, report_ready
 
 #: How long requests in progress may take to end when the server shuts down.
 SHUTDOWN_TIMEOUT_S = 5
@@ -248,6 +248,7 @@ class _Server(uvicorn.Server):
         await super().startup(sockets=sockets)
         self._batches.resume()
         print(self._announcement, flush=True)
+        report_ready()
 
     async def on_tick(self, counter: int) -> bool:
         if counter % _TICKS_PER_SWEEP == 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+import re
 import resource
 import threading
 from collections.abc import Iterator
@@ -18,13 +19,36 @@ _ADDRESS_SPACE: Final = 1 << 46
 _LOOK_S: Final = 0.02
 
 
-def group_memory() -> int | None:
-    """Return how many bytes the control group of this process may still take; None without a limit."""
+def group_memory(root: Path = Path("/")) -> int | None:
+    """Return how many bytes the control group of this process, and those around it, may still take.
+
+    None without a limit. The files of the system are below `root`.
+    """
     if not has_linux():
         return None
-    limit = text_of(Path("/sys/fs/cgroup/memory.max")).strip()
-    used = text_of(Path("/sys/fs/cgroup/memory.current")).strip()
-    return max(0, int(limit) - int(used)) if limit.isdigit() and used.isdigit() else None
+    left: list[int] = []
+    for line in text_of(root / "proc/self/cgroup").splitlines():
+        _, _, described = line.partition(":")
+        controllers, _, group = described.partition(":")
+        if not controllers:
+            mounted, names = root / "sys/fs/cgroup", ("memory.max", "memory.current")
+        elif "memory" in controllers.split(","):  # of the first version
+            mounted = root / "sys/fs/cgroup/memory"
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        else:
+            continue
+        own = mounted / group.strip("/")
+        # A container may see its own group as the outermost, under the path that it has outside.
+        for folder in (own, *own.parents):
+            limit, used = (text_of(folder / name).strip() for name in names)
+            if limit.isdigit() and used.isdigit():
+                # Pages of files that nobody has read lately count as used, but give way.
+                files = re.search(r"^(?:total_)?inactive_file (\d+)$", text_of(folder / "memory.stat"), re.M)
+                taken = int(used) - (int(files[1]) if files else 0)
+                left.append(max(0, int(limit) - max(0, taken)))
+            if folder == mounted:
+                break
+    return min(left, default=None)
 
 
 def available_address_space() -> int:

@@ -30,6 +30,16 @@ def be_expendable() -> None:
             Path("/proc/self/oom_score_adj").write_text(_EXPENDABLE)
 
 
+def report_ready() -> None:
+    """Tell a service manager that waits for it that this process is ready (systemd: `Type=notify`)."""
+    # Taken away from the processes that this one starts: they are not the service.
+    address = os.environ.pop("NOTIFY_SOCKET", "")
+    if address.startswith(("/", "@")):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel, contextlib.suppress(OSError):
+            channel.setblocking(False)
+            channel.sendto(b"READY=1", address.replace("@", "\0", 1) if address[0] == "@" else address)
+
+
 def raise_descriptor_limit(wanted: int) -> int:
     """Raise the limit of open files to `wanted`, or as near as the system allows; return the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
