@@ -43,7 +43,7 @@ mount --bind {source} opt/puna/source
 mount --bind {packages} opt/puna/packages
 mount --bind {native} opt/puna/native
 for name in $(ls opt/puna/source); do ln -s /opt/puna/source/$name opt/puna/lib/puna/$name; done
-for name in $(cd opt/puna/native && ls _native*.so); do ln -sf /opt/puna/native/$name opt/puna/lib/puna/$name; done
+(cd opt/puna/lib/puna && for file in ../../native/_native*.so; do ln -sf $file; done)
 cat > opt/puna/bin/puna << END
 #!/bin/sh
 export PYTHONPATH=/opt/puna/lib:/opt/puna/packages PYTHONDONTWRITEBYTECODE=1

@@ -16,7 +16,7 @@ from tests.ports import free_port
 
 UNITS = ROOT / "share" / "systemd"
 
-#: Exposure by `systemd-analyze security`, from 0 to 10: at most 2 is "OK". Users' services cannot have the rest.
+#: Exposure by `systemd-analyze security`, from 0 to 10; users' services cannot have all restrictions.
 MOST_EXPOSED = {"system": 1.5, "user": 6.5}
 
 needs_systemd = pytest.mark.skipif(
