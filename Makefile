@@ -25,7 +25,7 @@ PYTEST := $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal
 NAMES := .venv/names-$(shell find src -name '*.py' | sort | cksum | tr ' ' '-')
 SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc -type f)
 
-.PHONY: run venv page page-if-possible test test-fast test-thorough test-page test-clients test-schemathesis test-sanitize test-portable test-wheel test-wheel-twice test-cluster wheel lock soak fuzz fuzz-native lint bench test-peers bench-peers bench-serving
+.PHONY: run venv page page-if-possible test test-fast test-thorough test-page test-clients test-deploy test-schemathesis test-sanitize test-portable test-wheel test-wheel-twice test-cluster wheel lock soak fuzz fuzz-native lint bench test-peers bench-peers bench-serving
 .PHONY: bench-accuracy bench-agents bench-architectures bench-embedding bench-prompt-cache bench-sampling bench-speculation bench-structured bench-vision
 .PHONY: cluster-simulation docs-clients docs-memory docs-models site demo-vision-evaluation clean distclean help
 
@@ -43,7 +43,7 @@ page-if-possible: .venv/bin/python
 	@$(BIN)/python tools/page.py build --optional
 
 test: .venv/developed page-if-possible ## run all tests
-	@$(BIN)/python tools/debian.py docker-registry chromium
+	@$(BIN)/python tools/debian.py docker-registry chromium nginx caddy systemd:systemd-analyze
 	@$(BIN)/python tools/page.py test
 	$(PYTEST) $(PYTEST_ARGS)
 
@@ -59,6 +59,10 @@ test-page: .venv/developed page-if-possible ## drive the page in Chromium, with 
 
 test-clients: .venv/developed .venv-clients/installed $(CLIENTS_JS)/node_modules/.installed .venv-agents/installed $(AGENTS_JS)/node_modules/.installed ## run the clients people have (LangChain, Vercel's ai, Claude Code, ...) against a server; some 4 GB
 	$(BIN)/python -m pytest -m clients tests/clients $(PYTEST_ARGS)
+
+test-deploy: .venv/developed page-if-possible ## try what share/ and packaging/ have for services, proxies and containers: all that `make test` runs samples of
+	@$(BIN)/python tools/debian.py nginx caddy systemd:systemd-analyze podman buildah
+	$(PYTEST) -m "thorough or not thorough" tests/deploy $(PYTEST_ARGS)
 
 test-schemathesis: .venv/developed ## give every route the requests that schemathesis makes of /openapi.json (EXAMPLES=50 each)
 	$(BIN)/pip install --quiet "schemathesis>=4.20,<5"
