@@ -2,7 +2,7 @@
 
 python tools/debian.py docker-registry chromium systemd:systemd-analyze
 
-A package whose command is there counts as installed; the command's name follows a colon unless it is the same.
+A package whose command is there counts as installed. The command follows a colon unless its name is the same.
 """
 
 from __future__ import annotations

@@ -421,6 +421,23 @@ def version(json: take.Json = False) -> None:
 
 
 @app.command(cls=PunaCommand)
+def upgrade(
+    check: Annotated[
+        bool, typer.Option("--check", help="Ask the package index whether there is a newer version.")
+    ] = False,
+    index: Annotated[
+        str,
+        typer.Option(metavar="URL", help="Package index to ask (default: pip's or uv's setting, or PyPI)."),
+    ] = "",
+    json: take.Json = False,
+) -> None:
+    """Say how to upgrade this installation."""
+    from puna.cli.upgrade import upgrade as print_upgrade
+
+    print_upgrade(check=check or bool(index), index=index, as_json=json)
+
+
+@app.command(cls=PunaCommand)
 def completion(
     shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")],
 ) -> None:

@@ -372,6 +372,12 @@ PAGES = {
         ),
         variables=_CLIENT,
     ),
+    "upgrade": Page(
+        examples=(
+            ("How to upgrade; asks nobody", "puna upgrade"),
+            ("Whether there is a newer version", "puna upgrade --check"),
+        ),
+    ),
     "version": Page(variables=_CLIENT),
 }
 
@@ -380,7 +386,17 @@ SECTIONS = {
     "Chat": ("run", "launch"),
     "Models": ("pull", "push", "list", "show", "create", "cp", "rm"),
     "Server": ("serve", "open", "ps", "stop", "key", "mcp", "cluster"),
-    "Tools": ("doctor", "convert", "quantize", "tokenize", "bench", "debug", "completion", "version"),
+    "Tools": (
+        "doctor",
+        "convert",
+        "quantize",
+        "tokenize",
+        "bench",
+        "debug",
+        "completion",
+        "upgrade",
+        "version",
+    ),
 }
 
 
