@@ -60,32 +60,31 @@ PUNA_INLINE const uint8_t* scale_pairs(const uint8_t* chunk, int pair) {
     else return chunk + offsets_of(layout, Lanes::rows).scales() + 2 * Lanes::rows * pair;
 }
 
-// Adds the products of block b of a super-block, times their scales, to the sums of T tokens.
-template <class Lanes, Layout layout, int T, int b>
-PUNA_INLINE void add_super_block(const uint8_t* chunk, const ActivationBlock* const* a, typename Lanes::Sum* sums,
-                                 PrefetchDistance distance) {
+// Adds the products of block b of a super-block, times their scales, to the sums of T tokens; `odd` says whether b is.
+template <class Lanes, Layout layout, int T, bool odd>
+PUNA_INLINE void add_super_block(const uint8_t* chunk, int b, const ActivationBlock* const* a,
+                                 typename Lanes::Sum* sums, PrefetchDistance distance) {
     constexpr Format f = format_of(layout);
     constexpr Offsets offsets = offsets_of(layout, Lanes::rows);
     using Products = typename Lanes::template Products<f.bits()>;
     constexpr int group = f.group / 4;   // quads that share a scale
     constexpr int chain = Products::chain < group ? Products::chain : group;
     constexpr int slice = offsets.super_block() / 8;
-    prefetch(chunk + b * slice / 64 * 64, ((b + 1) * slice - b * slice / 64 * 64), distance);
+    prefetch(chunk + b * slice, slice, distance);
+    const uint8_t* low = chunk + offsets.numbers() + b * offsets.low_plane();
+    const uint8_t* high = chunk + offsets.high_numbers() + b * (offsets.planes() - offsets.low_plane());
+    const uint8_t* scales = scale_pairs<Lanes, layout>(chunk, f.group == 32 ? b / 2 : b);
     typename Products::Part part[T];
     unrolled<8>([&](auto index) __attribute__((always_inline)) {
         constexpr int i = decltype(index)::value;
-        const auto numbers = Products::prepare(
-            quad<Lanes, layout, i>(chunk + offsets.numbers() + b * offsets.low_plane(),
-                                   chunk + offsets.high_numbers() + b * (offsets.planes() - offsets.low_plane())));
+        const auto numbers = Products::prepare(quad<Lanes, layout, i>(low, high));
         constexpr bool first = i % chain == 0, last = i % chain == chain - 1;
-        constexpr int scale_index = (32 * b + 4 * i) / f.group;
         for (int t = 0; t < T; t++) {
             if constexpr (first) part[t] = Products::zero();
             part[t] = Products::add(part[t], numbers, a[t]->q + 32 * b + 4 * i);
         }
         if constexpr (last) {
-            const auto scale = Products::template scale<f.signed_scales, scale_index % 2>(
-                scale_pairs<Lanes, layout>(chunk, scale_index / 2));
+            const auto scale = Products::template scale<f.signed_scales, f.group == 32 ? odd : i / group % 2>(scales);
             for (int t = 0; t < T; t++) sums[t] = Products::add_scaled(sums[t], part[t], scale);
         }
     });
@@ -155,9 +154,11 @@ PUNA_INLINE void add_super_blocks(const uint8_t* chunk, int64_t count, const Act
     for (int64_t i = 0; i < count; i++, chunk += offsets_of(layout, Lanes::rows).super_block()) {
         typename Lanes::Sum sums[T];
         for (int t = 0; t < T; t++) sums[t] = Lanes::zero_sum();
-        unrolled<8>([&](auto b) __attribute__((always_inline)) {
-            add_super_block<Lanes, layout, T, decltype(b)::value>(chunk, a, sums, distance);
-        });
+        // A loop, because the code of eight blocks takes long to compile and much of the processor's cache.
+        for (int b = 0; b < 8; b += 2) {
+            add_super_block<Lanes, layout, T, false>(chunk, b, a, sums, distance);
+            add_super_block<Lanes, layout, T, true>(chunk, b + 1, a, sums, distance);
+        }
         take_excess<Lanes, layout, T>(chunk, a, sums);
         finish_super_block<Lanes, layout, T>(chunk, a, sums, totals);
         for (int t = 0; t < T; t++) a[t] = next_chunk(a[t], step);
