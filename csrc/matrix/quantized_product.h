@@ -155,9 +155,10 @@ PUNA_INLINE void add_super_blocks(const uint8_t* chunk, int64_t count, const Act
         typename Lanes::Sum sums[T];
         for (int t = 0; t < T; t++) sums[t] = Lanes::zero_sum();
         // A loop, because the code of eight blocks takes long to compile and much of the processor's cache.
-        for (int b = 0; b < 8; b += 2) {
+        constexpr int together = format_of(layout).group == 32 ? 2 : 1;   // blocks that share a pair of scales
+        for (int b = 0; b < 8; b += together) {
             add_super_block<Lanes, layout, T, false>(chunk, b, a, sums, distance);
-            add_super_block<Lanes, layout, T, true>(chunk, b + 1, a, sums, distance);
+            if constexpr (together == 2) add_super_block<Lanes, layout, T, true>(chunk, b + 1, a, sums, distance);
         }
         take_excess<Lanes, layout, T>(chunk, a, sums);
         finish_super_block<Lanes, layout, T>(chunk, a, sums, totals);
