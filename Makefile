@@ -25,8 +25,8 @@ PYTEST := $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal
 NAMES := .venv/names-$(shell find src -name '*.py' | sort | cksum | tr ' ' '-')
 SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc -type f)
 
-.PHONY: run venv page page-if-possible test test-fast test-thorough test-page test-clients test-deploy test-schemathesis test-sanitize test-portable test-wheel test-wheel-twice test-cluster wheel lock soak fuzz fuzz-native lint bench test-peers bench-peers bench-serving
-.PHONY: bench-accuracy bench-agents bench-architectures bench-embedding bench-prompt-cache bench-sampling bench-speculation bench-structured bench-vision
+.PHONY: run venv page page-if-possible test test-fast test-thorough test-page test-clients test-deploy test-schemathesis test-sanitize test-portable test-wheel test-wheel-twice check-macos check-cross test-cluster wheel lock soak fuzz fuzz-native lint bench test-peers bench-peers bench-serving
+.PHONY: bench-accuracy bench-agents bench-architectures bench-cluster bench-embedding bench-prompt-cache bench-sampling bench-speculation bench-structured bench-vision
 .PHONY: cluster-simulation docs-clients docs-memory docs-models site demo-vision-evaluation clean distclean help
 
 run: .venv/installed page-if-possible ## tell a story with the bundled model; its server stays for the browser
@@ -81,10 +81,18 @@ test-wheel: ## install the wheels in dist/ without a compiler, for every Python 
 test-wheel-twice: page ## build a wheel twice, in different folders, and compare the bytes
 	@$(PYTHON) tools/wheel.py reproduce
 
-lock: .venv/bin/python ## pin the tools that build wheels, with digests
+check-macos: ## compile and link the extension for macOS on ARM, with Zig's compiler from PyPI
+	@$(PYTHON) tools/cross.py aarch64-macos
+
+check-cross: ## the same for Linux with musl and on ARM
+	@$(PYTHON) tools/cross.py aarch64-linux-gnu.2.28 aarch64-linux-musl x86_64-linux-musl
+
+LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-header --no-annotate --python-version 3.11
+
+lock: .venv/bin/python ## pin the tools that build wheels and what the workflow's tests need, with digests
 	@$(BIN)/pip install --quiet uv
-	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-header --no-annotate \
-		--python-version 3.11 tools/wheel-requirements.in --output-file tools/wheel-requirements.txt
+	$(LOCK) tools/wheel-requirements.in --output-file tools/wheel-requirements.txt
+	$(LOCK) --extra dev pyproject.toml --output-file tools/test-requirements.txt
 
 test-sanitize: .venv/developed ## run the kernels' tests on a build that watches memory and arithmetic
 	$(BIN)/python tests/native/sanitize.py $(PYTEST_ARGS)
