@@ -18,7 +18,7 @@ constexpr int block_pairs = WordBlock::columns / 2;
 
 // Makes the compiler keep a sum in its register: GCC 12 would move some to others and back in each step.
 template <class Ints>
-PUNA_INLINE void keep(Ints& sum) {
+PUNA_INLINE void keep([[maybe_unused]] Ints& sum) {
 #if defined(__AVX512F__)
     __asm__("" : "+v"(sum));
 #elif defined(__AVX2__)
