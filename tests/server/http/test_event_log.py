@@ -61,8 +61,34 @@ def test_events_beyond_the_limit_are_replaced(monkeypatch: pytest.MonkeyPatch) -
         log.end()
         assert await all_of(log.after(0)) == [b"id: 3\nmissed"]
         assert await all_of(log.after(2)) == [b"id: 3\nthird"]
+        assert log.first == 3
 
     with_log(use)
+
+
+def test_the_newest_event_is_kept_whatever_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_log, "KEPT_BYTES", 20)
+
+    async def use(log: EventLog, deserted: asyncio.Event) -> None:
+        for text in (b"first", b"the last of them is a long one"):
+            log.add(text)
+        log.end()
+        assert await all_of(log.after(1)) == [b"id: 2\nthe last of them is a long one"]
+
+    with_log(use)
+
+
+def test_numbers_may_begin_with_zero() -> None:
+    async def use(log: EventLog, deserted: asyncio.Event) -> None:
+        log.add(b"a")
+        log.add(b"b")
+        log.end()
+        whole = [b"id: 0\na", b"id: 1\nb"]
+        assert await all_of(log.after(-1)) == whole
+        assert await all_of(log.after(0)) == whole[1:]
+        assert await all_of(log.after(2)) == whole, "there is no such event: from the beginning"
+
+    with_log(use, begin=-1)
 
 
 def test_events_of_an_earlier_log_count_as_missed() -> None:

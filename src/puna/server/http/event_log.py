@@ -25,10 +25,11 @@ class EventLog:
     """
 
     def __init__(
-        self, on_missed: Callable[[], bytes], on_deserted: Callable[[], None], begin: int = 0
+        self, on_missed: Callable[[], bytes], on_deserted: Callable[[], None] | None = None, begin: int = 0
     ) -> None:
         self.last = begin  # the number of the newest event
         self.listeners = 0
+        self._none = min(begin, 0)  # the number that stands for no event
         self._on_missed = on_missed
         self._on_deserted = on_deserted
         self._events: deque[bytes] = deque()
@@ -39,13 +40,18 @@ class EventLog:
         self._deserted: asyncio.TimerHandle | None = None
         self._wait_for_listeners()
 
+    @property
+    def first(self) -> int:
+        """The number of the oldest event that is kept."""
+        return self.last - len(self._events) + 1
+
     def add(self, event: bytes) -> None:
         """Add an event in the form of server-sent events, without its number."""
         self.last += 1
         text = _numbered(self.last, event)
         self._events.append(text)
         self._kept_bytes += len(text)
-        while self._kept_bytes > KEPT_BYTES:
+        while self._kept_bytes > KEPT_BYTES and len(self._events) > 1:
             self._kept_bytes -= len(self._events.popleft())
         self._wake()
 
@@ -65,9 +71,9 @@ class EventLog:
         self.listeners += 1
         self.close()
         try:
-            at = number if 0 <= number <= self.last else 0
+            at = number if self._none <= number <= self.last else self._none
             while True:
-                if at < self.last - len(self._events):
+                if at < self.first - 1:
                     at = self.last
                     yield _numbered(at, self._on_missed())
                 elif at < self.last:
@@ -89,7 +95,8 @@ class EventLog:
         news.set()
 
     def _wait_for_listeners(self) -> None:
-        self._deserted = asyncio.get_running_loop().call_later(LINGER_S, self._on_deserted)
+        if self._on_deserted is not None:
+            self._deserted = asyncio.get_running_loop().call_later(LINGER_S, self._on_deserted)
 
 
 def _numbered(number: int, event: bytes) -> bytes:

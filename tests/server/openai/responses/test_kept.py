@@ -161,5 +161,5 @@ def test_damaged_file_counts_as_missing(tmp_path: Path, text: bytes) -> None:
 
 def test_file_that_cannot_be_opened_is_reported(tmp_path: Path) -> None:
     (tmp_path / f"{name(1)}.json").mkdir()
-    with pytest.raises(StoreError, match="cannot be read"):
+    with pytest.raises(StoreError, match="cannot read"):
         KeptResponses(tmp_path, PLENTY, PLENTY).get(name(1), "")

@@ -10,20 +10,19 @@ import contextlib
 import logging
 import math
 import time
-from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import ExitStack
 from typing import Final
 
 from puna.errors import PunaError, RequestCancelledError, RequestError, RunnerError, ServerBusyError
+from puna.server.http.event_log import KEPT_BYTES, EventLog
 from puna.server.http.replies import named_event
 from puna.server.openai.responses.answering import Answering
 from puna.server.openai.responses.kept import UNFINISHED
 from puna.server.openai.responses.reply import ResponseEvent, ResponseObject, ResponseStatus
 
-#: How long the events of a response can be streamed after its end, and bytes of them that are kept.
+#: How long the events of a response can be streamed after its end.
 _LINGER_S: Final = 300.0
-_KEPT_BYTES: Final = 1 << 20
 #: Responses under way of one owner, and in all with those that have ended.
 _MAX_RUNNING: Final = 64
 _MAX_ALL: Final = 256
@@ -43,10 +42,7 @@ class BackgroundResponse:
         self._status: ResponseStatus = "queued"
         self._final: ResponseObject | None = None
         self._reason: Exception | None = None  # for the end of a task that is cancelled
-        self._events: deque[bytes] = deque()
-        self._kept_bytes = 0
-        self._next = 0  # number of the next event
-        self._news = asyncio.Event()
+        self._event_log = EventLog(self._missed, begin=-1)
         for event in answering.writer.created():
             self._say(event)
         self._task = asyncio.create_task(self._work())
@@ -67,35 +63,22 @@ class BackgroundResponse:
             self._task.cancel()
         await asyncio.wait([self._task])
 
-    async def events(self, after: int) -> AsyncGenerator[bytes, None]:
+    def events(self, after: int) -> AsyncGenerator[bytes, None]:
         """Yield the events after number `after` as server-sent events.
 
         Raises RequestError if some of them are no longer kept.
         """
-        at = after + 1
-        while True:
-            if at < (first := self._next - len(self._events)):
-                raise RequestError(
-                    f"the events before {first} are gone, because {_KEPT_BYTES >> 20} MB are kept: "
-                    f"stream with starting_after={first - 1} or later, or get the response without stream"
-                )
-            if at < self._next:
-                yield self._events[at - first]
-                at += 1
-            elif self.is_running:
-                await self._news.wait()
-            else:
-                return
+        return self._event_log.after(after)
+
+    def _missed(self) -> bytes:
+        first = self._event_log.first
+        raise RequestError(
+            f"the events before {first} are gone, because {KEPT_BYTES >> 20} MB are kept: "
+            f"stream with starting_after={first - 1} or later, or get the response without stream"
+        )
 
     def _say(self, event: ResponseEvent) -> None:
-        text = named_event(event)
-        self._next += 1
-        self._events.append(text)
-        self._kept_bytes += len(text)
-        while self._kept_bytes > _KEPT_BYTES and len(self._events) > 1:
-            self._kept_bytes -= len(self._events.popleft())
-        self._news.set()
-        self._news = asyncio.Event()
+        self._event_log.add(named_event(event))
 
     async def _work(self) -> None:
         try:
@@ -111,6 +94,7 @@ class BackgroundResponse:
         self._final = final
         self.ended_s = time.monotonic()
         self._say(self._answering.writer.ended(final))
+        self._event_log.end()
         self._slot.close()
 
     async def _generated(self) -> ResponseObject:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import secrets
 import time
@@ -12,13 +11,11 @@ from typing import Any, Final
 
 import msgspec
 
-from puna.errors import RequestError, ResponseNotFoundError, StoreError, shown
+from puna.errors import RequestError, ResponseNotFoundError, shown
 from puna.server.http.bodies import MAX_MESSAGES
 from puna.server.openai.responses.folder import KeptFolder
 
 _ID: Final = re.compile(r"conv_[0-9a-f]{32}")
-
-_log = logging.getLogger(__name__)
 
 
 class StoredConversation(msgspec.Struct, frozen=True):
@@ -29,6 +26,9 @@ class StoredConversation(msgspec.Struct, frozen=True):
     metadata: dict[str, str]
     items: list[dict[str, Any]]
     owner: str = ""
+
+
+_decode = msgspec.json.Decoder(StoredConversation).decode
 
 
 class KeptConversations:
@@ -46,17 +46,8 @@ class KeptConversations:
 
     def get(self, id: str, owner: str) -> StoredConversation:
         """Return a conversation. Raises StoreError, or ResponseNotFoundError, also for another owner."""
-        try:
-            data = self._files.get(_name(id))
-            found = msgspec.json.decode(data, type=StoredConversation)
-        except FileNotFoundError:
-            raise _missing(id) from None
-        except (ValueError, RecursionError) as error:  # it is lost, whatever happened to the file
-            _log.warning("the conversation %s is damaged and counts as missing: %s", id, error)
-            raise _missing(id) from None
-        except OSError as error:
-            raise StoreError(f"the conversation {shown(id)} cannot be read: {error}") from error
-        if found.id != id or found.owner != owner:
+        found = self._files.get(_name(id), _decode)
+        if found is None or found.id != id or found.owner != owner:
             raise _missing(id)
         return found
 

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from puna.store.blobs import storage_errors, write_atomically
 
 #: Maximum files, however small, and how long a file that nobody uses is kept.
 _MAX_FILES: Final = 10_000
 _MAX_DAYS: Final = 30
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 
 class KeptFolder:
@@ -39,12 +45,25 @@ class KeptFolder:
             path.chmod(0o600)  # conversations are private
         return True
 
-    def get(self, name: str) -> bytes:
-        """Return the content of a file. Raises OSError: FileNotFoundError also for one that is too old."""
-        with (self.path / name).open("rb") as file:
-            if os.fstat(file.fileno()).st_mtime < _oldest_s():
-                raise FileNotFoundError(name)
-            return file.read()
+    def get(self, name: str, decode: Callable[[bytes], T]) -> T | None:
+        """Return the decoded content of a file, or None if it is missing, too old or damaged.
+
+        It is damaged if `decode` raises ValueError or RecursionError. Raises StoreError.
+        """
+        path = self.path / name
+        with storage_errors("read", path):
+            try:
+                with path.open("rb") as file:
+                    if os.fstat(file.fileno()).st_mtime < _oldest_s():
+                        return None
+                    data = file.read()
+            except FileNotFoundError:
+                return None
+        try:
+            return decode(data)
+        except (ValueError, RecursionError) as error:  # it is lost, whatever happened to the file
+            _log.warning("%s is damaged and counts as missing: %s", path, error)
+            return None
 
     def touch(self, name: str) -> None:
         """Mark a file as used."""

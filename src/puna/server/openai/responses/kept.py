@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from puna.errors import RequestError, ResponseNotFoundError, StoreError, shown
+from puna.errors import RequestError, ResponseNotFoundError, shown
 from puna.server.openai.responses.folder import KeptFolder
 
 _ID: Final = re.compile(r"resp_[0-9a-f]{32}")
@@ -19,8 +18,6 @@ _LONGEST_CHAIN: Final = 4096
 
 #: States of responses that a background task is working on.
 UNFINISHED: Final = ("queued", "in_progress")
-
-_log = logging.getLogger(__name__)
 
 
 class Document(msgspec.Struct, frozen=True):
@@ -96,23 +93,19 @@ class KeptResponses:
         return found[::-1]
 
     def _read(self, id: str, owner: str) -> tuple[Document, int]:
-        try:
-            data = self._files.get(_name(id))
-            document = _decoded(data, id)
-        except FileNotFoundError:
-            raise ResponseNotFoundError(f"response {shown(id)} not found") from None
-        except (ValueError, RecursionError) as error:  # it is lost, whatever happened to the file
-            _log.warning("the stored response %s is damaged and counts as missing: %s", id, error)
-            raise ResponseNotFoundError(f"response {shown(id)} not found: its file is damaged") from None
-        except OSError as error:
-            raise StoreError(f"the stored response {shown(id)} cannot be read: {error}") from error
-        if document.owner != owner:
-            raise ResponseNotFoundError(f"response {shown(id)} not found")
-        return document, len(data)
+        """Return a stored response and the bytes of its file. Raises the errors of `get`."""
+        found = self._files.get(_name(id), lambda data: (_decoded(data, id), len(data)))
+        if found is None or found[0].owner != owner:
+            raise _missing(id)
+        return found
 
 
 def _name(id: str) -> str:
     """Return the name of a response's file. Raises ResponseNotFoundError."""
     if not _ID.fullmatch(id):
-        raise ResponseNotFoundError(f"response {shown(id)} not found")
+        raise _missing(id)
     return f"{id}.json"
+
+
+def _missing(id: str) -> ResponseNotFoundError:
+    return ResponseNotFoundError(f"response {shown(id)} not found")

@@ -51,7 +51,7 @@ def routes(backend: Service, background: BackgroundResponses) -> list[Route]:
             begun = await _begin(background, answering)
             if not body.stream:
                 return json_reply(begun.response)
-            return backend.streams.events(begun.events(-1), openai_error_event)
+            return backend.streams.numbered(begun.events(-1), openai_error_event, at_once=False)
         if body.stream:
             return backend.streams.events(_encoded(answering), openai_error_event)
         return json_reply(await answering.whole())
@@ -74,7 +74,8 @@ def routes(backend: Service, background: BackgroundResponses) -> list[Route]:
                     "only a response in the background can be streamed, until five minutes after its end: "
                     "leave out stream"
                 )
-            return backend.streams.events(running.events(_starting_after(request)), openai_error_event)
+            events = running.events(_starting_after(request))
+            return backend.streams.numbered(events, openai_error_event, at_once=False)
         if running is not None and running.is_running:
             return json_reply(running.response)
         found = await asyncio.to_thread(kept.responses.get, id, owner)
@@ -142,7 +143,7 @@ async def _encoded(answering: Answering) -> AsyncGenerator[bytes, None]:
 
 def _starting_after(request: Request) -> int:
     """Return the number of the last event that a client knows. Raises RequestError."""
-    given = request.query_params.get("starting_after", "-1")
+    given = request.query_params.get("starting_after") or request.headers.get("last-event-id") or "-1"
     if given != "-1" and not (given.isascii() and given.isdecimal() and len(given) < 10):
         raise RequestError(f"starting_after must be the sequence_number of an event, not {shown(given)}")
     return int(given)
