@@ -184,7 +184,7 @@ def test_a_token_that_the_format_rejects_is_drawn_again(
     options = Options.merge({"temperature": 0, "num_predict": 12}, {})
     request = Generate(id=0, prompt=prompt, format=Format.regex("[0-9]{2}"), options=options)
     reading = Reading(PLAIN, Tags("<", " t"), "<")
-    run.engine.submit(request, run._sink(0), FittedPrompt(prompt, reading=reading))
+    run.engine.submit(request, run._sink(0), FittedPrompt(prompt, reading=reading, format=request.format))
     run.finish()
     assert (run.tokens(0), run.done(0).reason) == ([end, one, one], "stop")
     assert sum(run.rows) == len(prompt) + 2

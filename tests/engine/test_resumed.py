@@ -104,7 +104,8 @@ def chat(
             prompt=PROMPT, options=merged, format=format, ignore_eos=True, resumed=known, logprobs=True
         )
         tokens = run.engine.loaded.tokenizer.encode(PROMPT)
-        run.engine.submit(request, run._sink(0), FittedPrompt(tokens, reading=reading, budget=budget))
+        prompt = FittedPrompt(tokens, reading=reading, format=format, budget=budget)
+        run.engine.submit(request, run._sink(0), prompt)
 
     return submit
 

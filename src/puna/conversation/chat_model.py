@@ -31,7 +31,6 @@ from puna.engine.engine import Engine
 from puna.engine.requests import FittedPrompt, check_size, checked, max_text, read_text, text_size, tokenised
 from puna.engine.sequence import Sink, key_of
 from puna.errors import OutOfMemoryError, PunaError, RequestError, RunnerError, UnavailableError
-from puna.grammar.compiler.protocol import FormatTask
 from puna.machine import is_out_of_memory
 from puna.protocol import (
     BrokenPrefix,
@@ -190,11 +189,10 @@ class ChatModel:
 
         def start(prompt: FittedPrompt) -> None:
             sink(self._prompted(request, prompt, self._broken_prefix(request, prompt)))
-            task = FormatTask.of(request.format, prompt.reading)
-            if task is None:
+            if prompt.task is None:
                 submit(prompt)
                 return
-            kind = hashlib.blake2b(task.pickled(), digest_size=16).digest()
+            kind = hashlib.blake2b(prompt.task, digest_size=16).digest()
             self._take_turn(self._formats, request, sink, kind, lambda: submit(prompt))
 
         def submit(prompt: FittedPrompt) -> None:
@@ -490,6 +488,7 @@ class ChatModel:
             text=text,
             stop=stop,
             reading=reading_of(request, traits, self.architecture, text),
+            format=request.format,
             budget=thinking_budget(request, traits, self.engine.room.context_of(request)),
             dropped=dropped,
         )

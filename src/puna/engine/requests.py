@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -17,6 +18,8 @@ from puna.engine.text import TextStream
 from puna.engine.thinking import ThoughtLimit
 from puna.errors import ContextLengthError, RequestError, UnavailableError
 from puna.grammar.compiler.client import Compiler
+from puna.grammar.compiler.protocol import FormatTask
+from puna.grammar.format import Format
 from puna.model.adapters.adapters import Uses
 from puna.model.load import LoadedModel
 from puna.model.pooling import Pooling
@@ -48,12 +51,18 @@ class FittedPrompt:
     text: str = ""
     stop: tuple[str, ...] = ()
     reading: Reading | None = None  # how thinking and calls are separated from text
+    format: Format | None = None  # of the answer
     budget: int | None = None  # maximum tokens of thinking
     dropped: int = 0  # tokens of messages left out to make the rest fit
     inputs: list[Input] | None = None  # set if there are images
     front: int = 0  # first tokens, before the first message that is not the system's; 0: unknown
     ending: int = 0  # last tokens, from the last message on; 0: unknown
     opening: int = 0  # last tokens that begin the answer, which may be missing when it is sent back
+
+    @cached_property
+    def task(self) -> bytes | None:
+        """The form that answers must have, for the compiler; None for any text. Raises `RequestError`."""
+        return FormatTask.pickled_of(self.format, self.reading)
 
 
 def sequences_of(
@@ -158,7 +167,7 @@ def _samples(
                 sampler=sampler,
                 text=text,
                 thinking=ThoughtLimit(text, prompt.reading, tokenizer, prompt.budget),
-                constraint=compiler.constraint_of(request.format, prompt.reading, request.id),
+                constraint=None if prompt.task is None else compiler.constraint_of(prompt.task, request.id),
                 sample=sample,
                 truncated=prompt.dropped + truncated,
                 front=prompt.front,
@@ -208,7 +217,7 @@ def _plain(request: Generate, tokenizer: Tokenizer, context: int) -> FittedPromp
     if not isinstance(request.prompt, str | list):
         raise RequestError("a chat becomes a prompt by a model's template: give the engine text or tokens")
     tokens = tokenised(request.prompt, tokenizer, context)
-    return FittedPrompt(tokens, stop=request.options.stop or ())
+    return FittedPrompt(tokens, stop=request.options.stop or (), format=request.format)
 
 
 def tokenised(

@@ -24,7 +24,8 @@ from puna.errors import FormatError, RequestError, RunnerError
 from puna.gguf import open_gguf
 from puna.grammar.compiled import Grammars
 from puna.grammar.compiler import client
-from puna.grammar.compiler.client import Compiler, RemoteConstraint, wait
+from puna.grammar.compiler.client import Compiler, wait
+from puna.grammar.compiler.protocol import FormatTask
 from puna.grammar.format import Format
 from puna.tokenizer import Tokenizer, tokenizer_from_gguf
 from tests.grammar.hostile import AMBIGUOUS, PATTERNS
@@ -65,9 +66,10 @@ def has_ended(process: psutil.Process) -> bool:
         return True
 
 
-def only(following: RemoteConstraint | None) -> RemoteConstraint:
-    assert following is not None
-    return following
+def task_of(format: Format | None, reading: Reading | None = None) -> bytes:
+    task = FormatTask.pickled_of(format, reading)
+    assert task is not None
+    return task
 
 
 def tokens_of(mask: Any, tokenizer: Tokenizer) -> list[int]:
@@ -84,7 +86,7 @@ def test_an_answer_is_followed_as_by_the_library(
     dice = random.Random(seed)
     format = Format.json_schema(random_schema(dice))
     reading = Reading(PLAIN, Tags("<", " t"), "<") if thinks else None
-    following = only(compiler.constraint_of(format, reading))
+    following = compiler.constraint_of(task_of(format, reading))
     expected = Grammars(tokenizer).constraint_of(format, reading)
     assert expected is not None
     for _ in range(60):
@@ -108,8 +110,9 @@ def test_an_answer_is_followed_as_by_the_library(
 
 def test_tool_calls_are_compiled_too(compiler: Compiler) -> None:
     tool = {"type": "function", "function": {"name": "add", "parameters": {"properties": {"a": {"not": {}}}}}}
+    reading = Reading(FAMILIES["hermes"], tools=tools_of([tool]), choice="required")
     with pytest.raises(RequestError, match="the parameters of tool 'add': the keyword \"not\" at"):
-        compiler.constraint_of(None, Reading(FAMILIES["hermes"], tools=tools_of([tool]), choice="required"))
+        compiler.constraint_of(task_of(None, reading))
 
 
 @pytest.mark.slow
@@ -124,9 +127,9 @@ def test_tool_calls_are_compiled_too(compiler: Compiler) -> None:
 def test_an_excessive_format_is_stopped_and_the_limit_named(compiler: Compiler, format: Format) -> None:
     before = psutil.Process().memory_info().rss
     with pytest.raises(RequestError, match=LIMITS):
-        compiler.constraint_of(format, None)
+        compiler.constraint_of(task_of(format))
     assert psutil.Process().memory_info().rss < before + (64 << 20)
-    assert only(compiler.constraint_of(Format.regex("a"), None)).allowed().any()
+    assert compiler.constraint_of(task_of(Format.regex("a"))).allowed().any()
     wait_until(lambda: len(processes()) == 2, "the end of all but the vocabulary's and the format's")
 
 
@@ -134,8 +137,8 @@ def test_an_excessive_format_is_stopped_and_the_limit_named(compiler: Compiler, 
 def test_an_answer_with_excessive_steps_is_stopped_and_the_limit_named(
     compiler: Compiler, tokenizer: Tokenizer
 ) -> None:
-    following = only(compiler.constraint_of(Format.grammar(AMBIGUOUS), None))
-    other = only(compiler.constraint_of(Format.grammar(AMBIGUOUS), None))
+    following = compiler.constraint_of(task_of(Format.grammar(AMBIGUOUS)))
+    other = compiler.constraint_of(task_of(Format.grammar(AMBIGUOUS)))
     (letter,) = tokenizer.encode("a", add_special=False, first=False)
 
     def say() -> None:
@@ -156,11 +159,11 @@ def test_an_answer_with_excessive_steps_is_stopped_and_the_limit_named(
 
 
 def test_compiling_ends_when_no_request_waits_for_it(compiler: Compiler) -> None:
-    compiler.constraint_of(Format.regex("a"), None)
+    compiler.constraint_of(task_of(Format.regex("a")))
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(compiler.constraint_of, Format.json_schema(PATTERNS), None, 1)
+        first = pool.submit(compiler.constraint_of, task_of(Format.json_schema(PATTERNS)), 1)
         wait_until(lambda: any(child.cpu_times().user > 0.05 for child in processes()[2:]), "the work")
-        second = pool.submit(compiler.constraint_of, Format.json_schema(PATTERNS), None, 2)
+        second = pool.submit(compiler.constraint_of, task_of(Format.json_schema(PATTERNS)), 2)
         wait_until(lambda: any(len(each.asked_by) == 2 for each in compiler._kept.values()), "the second")
         compiler.cancel(1)
         assert len(processes()) == 3  # the second goes on
@@ -168,7 +171,7 @@ def test_compiling_ends_when_no_request_waits_for_it(compiler: Compiler) -> None
             second.result()
         with pytest.raises(RequestError, match=LIMITS):
             first.result()
-        alone = pool.submit(compiler.constraint_of, Format.json_schema(PATTERNS), None, 3)
+        alone = pool.submit(compiler.constraint_of, task_of(Format.json_schema(PATTERNS)), 3)
         wait_until(lambda: len(processes()) == 3, "another try")
         compiler.cancel(3)
         with pytest.raises(RunnerError):
@@ -177,12 +180,12 @@ def test_compiling_ends_when_no_request_waits_for_it(compiler: Compiler) -> None
 
 
 def test_compiling_ends_when_all_its_requests_are_cancelled(compiler: Compiler) -> None:
-    compiler.constraint_of(Format.regex("a"), None)
+    compiler.constraint_of(task_of(Format.regex("a")))
     with ThreadPoolExecutor(2) as pool:
-        asked = [pool.submit(compiler.constraint_of, Format.json_schema(PATTERNS), None, 1)]
+        asked = [pool.submit(compiler.constraint_of, task_of(Format.json_schema(PATTERNS)), 1)]
         wait_until(lambda: len(processes()) == 3, "its process")
         processes()[2].suspend()  # so that it does not end on its own
-        asked.append(pool.submit(compiler.constraint_of, Format.json_schema(PATTERNS), None, 2))
+        asked.append(pool.submit(compiler.constraint_of, task_of(Format.json_schema(PATTERNS)), 2))
         wait_until(lambda: any(len(each.asked_by) == 2 for each in compiler._kept.values()), "both")
         compiler.cancel(1)
         compiler.cancel(2)
@@ -195,15 +198,15 @@ def test_compiling_ends_when_all_its_requests_are_cancelled(compiler: Compiler) 
 def test_compiling_continues_for_an_answer_when_another_request_leaves(
     compiler: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    waiting = only(compiler.constraint_of(Format.regex("b"), None))
+    waiting = compiler.constraint_of(task_of(Format.regex("b")))
     monkeypatch.setattr(client, "_MAX_KEPT", 1)
-    compiler.constraint_of(Format.regex("a"), None)
+    compiler.constraint_of(task_of(Format.regex("a")))
     wait_until(lambda: len(processes()) == 2, "the end of the first")
     root = processes()[0]
     root.suspend()
     waiting.prepare([])
     with ThreadPoolExecutor(1) as pool:
-        other = pool.submit(compiler.constraint_of, Format.regex("b"), None, 1)
+        other = pool.submit(compiler.constraint_of, task_of(Format.regex("b")), 1)
         wait_until(lambda: any(each.asked_by for each in compiler._kept.values()), "the other")
         compiler.cancel(1)
         root.resume()
@@ -212,7 +215,7 @@ def test_compiling_continues_for_an_answer_when_another_request_leaves(
 
 
 def test_a_finished_answer_leaves_no_process(compiler: Compiler) -> None:
-    following = only(compiler.constraint_of(Format.regex("a"), None))
+    following = compiler.constraint_of(task_of(Format.regex("a")))
     assert len(processes()) == 2  # one holds the vocabulary, one the format
     following.allowed()
     assert len(processes()) == 3
@@ -222,7 +225,7 @@ def test_a_finished_answer_leaves_no_process(compiler: Compiler) -> None:
     compiler.close()
     wait_until(lambda: not processes(), "the end of all")
     with pytest.raises(RunnerError, match="unloaded"):
-        compiler.constraint_of(Format.regex("a"), None)
+        compiler.constraint_of(task_of(Format.regex("a")))
 
 
 def test_formats_are_compiled_once_and_eventually_forgotten(
@@ -237,11 +240,11 @@ def test_formats_are_compiled_once_and_eventually_forgotten(
         start(self, process, task)
 
     monkeypatch.setattr(client._Format, "__init__", counted)
-    waiting = only(compiler.constraint_of(Format.regex("x1"), None))
-    started = only(compiler.constraint_of(Format.regex("x1"), None))
+    waiting = compiler.constraint_of(task_of(Format.regex("x1")))
+    started = compiler.constraint_of(task_of(Format.regex("x1")))
     expected = started.allowed().tolist()
     for pattern in ("x2", "x1", "x3", "x4"):
-        compiler.constraint_of(Format.regex(pattern), None)
+        compiler.constraint_of(task_of(Format.regex(pattern)))
     assert len(made) == 4
     wait_until(lambda: len(processes()) == 5, "the end of x2")  # x1 lives as long as its answer
     assert waiting.allowed().tolist() == expected  # compiled again
@@ -257,7 +260,7 @@ def test_formats_are_forgotten_when_together_they_exceed_the_memory_limit(
     def compiled(name: str) -> int:
         properties = {f"{name}{place}": {"enum": [f"{name}{place}" * 20]} for place in range(300)}
         schema = {"type": "object", "properties": properties, "required": [*properties]}
-        compiler.constraint_of(Format.json_schema(schema), None)
+        compiler.constraint_of(task_of(Format.json_schema(schema)))
         return next(reversed(compiler._kept.values())).size_bytes
 
     size = compiled("first")
@@ -280,7 +283,7 @@ def test_killed_processes_are_replaced(compiler: Compiler) -> None:
         os.kill(victim.pid, signal.SIGKILL)
         wait_until(lambda: has_ended(victim), "the end of it")
 
-    following = only(compiler.constraint_of(Format.regex("ab"), None))
+    following = compiler.constraint_of(task_of(Format.regex("ab")))
     following.allowed()
     killed(2)
     with pytest.raises(FormatError, match="512 MB"):  # the system kills when memory is short
@@ -288,9 +291,9 @@ def test_killed_processes_are_replaced(compiler: Compiler) -> None:
     killed(1)
     (format,) = compiler._kept.values()
     wait_until(lambda: format.is_over, "the report of its end")
-    only(compiler.constraint_of(Format.regex("ab"), None)).allowed()
+    compiler.constraint_of(task_of(Format.regex("ab"))).allowed()
     killed(0)
-    only(compiler.constraint_of(Format.regex("cd"), None)).allowed()
+    compiler.constraint_of(task_of(Format.regex("cd"))).allowed()
 
 
 def test_many_threads_compile_at_once(compiler: Compiler) -> None:
@@ -298,7 +301,7 @@ def test_many_threads_compile_at_once(compiler: Compiler) -> None:
 
     def ask(number: int) -> bool:
         together.wait(60)
-        return bool(only(compiler.constraint_of(Format.regex(f"x{number % 3}"), None)).allowed().any())
+        return bool(compiler.constraint_of(task_of(Format.regex(f"x{number % 3}"))).allowed().any())
 
     with ThreadPoolExecutor(6) as pool:
         assert all(pool.map(ask, range(6)))
@@ -307,5 +310,5 @@ def test_many_threads_compile_at_once(compiler: Compiler) -> None:
 def test_a_missing_model_is_a_clear_error(tmp_path: Path) -> None:
     compiler = Compiler(tmp_path / "none.gguf")
     with pytest.raises(RunnerError, match="has ended"):
-        compiler.constraint_of(Format.regex("a"), None)
+        compiler.constraint_of(task_of(Format.regex("a")))
     compiler.close()

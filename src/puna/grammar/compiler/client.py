@@ -38,7 +38,6 @@ from puna.grammar.compiler.protocol import (
     Follow,
     Followed,
     Fork,
-    FormatTask,
     FromProcess,
     LookAhead,
     Masks,
@@ -49,9 +48,6 @@ from puna.grammar.constraint import mask_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from puna.chat.answers.family import Reading
-    from puna.grammar.format import Format
 
 #: How long, by the clock, reading the vocabulary and compiling a format may take on a busy machine.
 _PATIENCE_S: Final = START_PATIENCE_S + 30.0
@@ -84,19 +80,13 @@ class Compiler:
         self._kept: OrderedDict[bytes, _Format] = OrderedDict()
         self._closed = False
 
-    def constraint_of(
-        self, format: Format | None, reading: Reading | None, request_id: int | None = None
-    ) -> RemoteConstraint | None:
-        """Compile the form of a request's answers, and return the constraint of one; None for any text.
+    def constraint_of(self, task: bytes, request_id: int | None = None) -> RemoteConstraint:
+        """Compile a pickled `FormatTask`, the form of a request's answers, and return the constraint of one.
 
         Raises `RequestError` that says what is wrong with the format or which limit it exceeds, and
         `RunnerError` if no process can be had. `cancel` may end it early.
         """
-        task = FormatTask.of(format, reading)
-        if task is None:
-            return None
-        pickled = task.pickled()
-        compiled = self._compiled(pickled, request_id)
+        compiled = self._compiled(task, request_id)
         try:
             compiled.start()
             compiled.wait()
@@ -107,7 +97,7 @@ class Compiler:
             with self._lock:
                 compiled.asked_by.discard(request_id)
                 self._forget_oldest(compiled)
-        return RemoteConstraint(self, pickled)
+        return RemoteConstraint(self, task)
 
     def cancel(self, request_id: int) -> None:
         """Stop compiling a format that no other request waits for."""

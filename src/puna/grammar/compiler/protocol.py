@@ -47,10 +47,12 @@ class FormatTask:
             return None
         return cls(format, Reading(reading.family, reading.allowed_thinking, begins_thinking=reading.begun))
 
-    def pickled(self) -> bytes:
-        """Serialise it for the other side, which trusts this one. Raises `RequestError`."""
+    @classmethod
+    def pickled_of(cls, format: Format | None, reading: Reading | None) -> bytes | None:
+        """Return `of`, serialised for the other side, which trusts this one. Raises `RequestError`."""
+        task = cls.of(format, reading)
         try:
-            return pickle.dumps(self)
+            return None if task is None else pickle.dumps(task)
         except RecursionError:
             raise RequestError("format: it is nested too deeply") from None
 
