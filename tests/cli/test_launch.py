@@ -54,6 +54,8 @@ class Models:
         self.tags = [tag("small", 2048), tag("plain", 262144, ["completion"]), tag("coder", 131072)]
         self.default = 65536
         self.parameters: dict[str, str] = {}
+        self.loaded: list[str] = []
+        self.load_error = ""
 
     def answer(self, handler: BaseHTTPRequestHandler) -> bool:
         path = handler.path
@@ -66,7 +68,10 @@ class Models:
             value = {"models": self.tags}
         elif path == "/api/show":
             value = {"parameters": self.parameters.get(body["model"], "")}
-        reply(handler, 200, json.dumps(value).encode())
+        elif path == "/api/generate":
+            self.loaded.append(body["model"])
+            value = {"error": self.load_error} if self.load_error else {}
+        reply(handler, 400 if "error" in value else 200, json.dumps(value).encode())
         return True
 
 
@@ -250,7 +255,7 @@ def test_newest_suitable_model_is_chosen(place: Place, models: Models) -> None:
         "Claude Code with newer (calls tools, 40960 tokens of context, the newest of 2 that suit)"
         in done.stderr
     )
-    assert "export CLAUDE_CODE_AUTO_COMPACT_WINDOW=40960" in done.stdout
+    assert "export CLAUDE_CODE_MAX_CONTEXT_TOKENS=40960" in done.stdout
 
 
 def test_no_suitable_model_is_an_error_that_says_why(place: Place, models: Models) -> None:
@@ -273,17 +278,27 @@ def test_server_that_gives_too_little_context_is_an_error_with_the_remedy(
     assert "puna serve --stop" in done.stderr
 
 
+def test_named_model_that_the_server_gives_too_little_is_an_error(place: Place, models: Models) -> None:
+    models.default = 4096
+    done = place.run("claude", "--model", "coder")
+    assert done.returncode == 1
+    assert (
+        "'coder' has 4096 tokens of context here; Claude Code needs 32768. The model has more" in done.stderr
+    )
+    assert not place.record.exists()
+
+
 def test_models_own_context_counts_before_the_servers(place: Place, models: Models) -> None:
     models.default = 4096
     models.parameters["coder"] = "num_ctx                        50000\nseed                           1"
     done = place.run("claude", "--print")
-    assert "export CLAUDE_CODE_AUTO_COMPACT_WINDOW=50000" in done.stdout
+    assert "export CLAUDE_CODE_MAX_CONTEXT_TOKENS=50000" in done.stdout
 
 
 def test_server_of_ollama_leaves_the_model_its_own_context(place: Place, models: Models) -> None:
     models.default = 0
     done = place.run("claude", "--print")
-    assert "export CLAUDE_CODE_AUTO_COMPACT_WINDOW=131072" in done.stdout
+    assert "export CLAUDE_CODE_MAX_CONTEXT_TOKENS=131072" in done.stdout
 
 
 def test_named_model_must_exist_and_call_tools(place: Place) -> None:
@@ -301,6 +316,19 @@ def test_named_model_with_a_short_context_is_used_with_a_warning(place: Place) -
     assert done.returncode == 0
     assert "'small' has 2048 tokens of context here; Claude Code needs 32768" in done.stderr
     assert place.recorded()["variables"]["ANTHROPIC_MODEL"] == "small"
+
+
+def test_model_is_loaded_before_its_agent_starts(place: Place, models: Models) -> None:
+    assert place.run("claude", "--print").returncode == 0
+    assert models.loaded == []
+    assert place.run("claude").returncode == 0
+    assert models.loaded == ["coder"]
+    place.record.unlink()
+    models.load_error = "it needs 9 GB of memory; num_ctx 8192 would fit"
+    done = place.run("claude")
+    assert done.returncode == 1
+    assert "num_ctx 8192 would fit" in done.stderr
+    assert not place.record.exists()
 
 
 # --- settings that are the user's ---
@@ -415,7 +443,7 @@ def test_print_without_a_server_needs_a_model_and_starts_none(place: Place) -> N
     assert done.returncode == 0
     assert "export ANTHROPIC_MODEL=coder" in done.stdout
     assert "context is not known" in done.stderr
-    assert "AUTO_COMPACT" not in done.stdout
+    assert "MAX_CONTEXT" not in done.stdout
 
 
 @pytest.mark.e2e
@@ -436,7 +464,7 @@ def test_server_is_started_with_a_context_that_is_long_enough(place: Place, tmp_
         done = place.run("claude")
         assert done.returncode == 0, done.stderr
         assert "Claude Code with coder (calls tools, 65536 tokens of context)" in done.stderr
-        assert place.recorded()["variables"]["CLAUDE_CODE_AUTO_COMPACT_WINDOW"] == "65536"
+        assert place.recorded()["variables"]["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] == "65536"
         assert "PUNA_CONTEXT_LENGTH" not in place.recorded()["variables"]
     finally:
         end_process(server)

@@ -46,7 +46,7 @@ def test_a_long_prompt_keeps_its_beginning_and_end(
 
 def test_a_prompt_that_must_not_be_cut_takes_no_slot(tiny: LoadedModel) -> None:
     run = Run(tiny, context=8, parallel=1)
-    with pytest.raises(ContextLengthError, match="9 tokens, and num_ctx is 8"):
+    with pytest.raises(ContextLengthError, match="9 tokens > 8"):
         run.submit(0, list(range(9)), truncate=False)
     assert run.engine.active == 0
     run.submit(1, list(range(8)), truncate=False, num_predict=1)

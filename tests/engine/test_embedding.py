@@ -341,7 +341,7 @@ def test_the_token_that_ends_a_text_is_not_cut(tmp_path: Path) -> None:
 
 def test_without_truncation_long_inputs_are_refused(tiny: LoadedModel) -> None:
     run = Run(tiny, context=20)
-    with pytest.raises(ContextLengthError, match="exceeds the context length: 21 tokens, and num_ctx is 20"):
+    with pytest.raises(ContextLengthError, match="exceeds the context length: 21 tokens > 20"):
         run.embed(0, [7] * 20, [7] * 21, truncate=False)
     assert run.engine.active == 0
 

@@ -33,7 +33,7 @@ def test_a_grown_context_answers_like_one_that_started_as_long(tiny: LoadedModel
     assert (run.engine.context, run.engine.room.max_context) == (32, most)
     assert [counts.capacity for counts in run.engine.cache.counts()] == [64]
     before = run.engine.cache_bytes
-    with pytest.raises(ContextLengthError, match="60 tokens, and num_ctx is 32"):
+    with pytest.raises(ContextLengthError, match="60 tokens > 32"):
         run.submit(0, PROMPT, truncate=False)
     first, _ = said(run, PROMPT[:20], num_predict=30)  # it is shifted at 32
     grow(run, 100)

@@ -262,7 +262,7 @@ def check_size(size_bytes: int, tokenizer: Tokenizer, context: int) -> None:
 def too_long(count: int, context: int) -> ContextLengthError:
     """Return the error for a prompt of `count` tokens that must not be cut."""
     return ContextLengthError(
-        f"the input length exceeds the context length: {count} tokens, and num_ctx is {context}"
+        f"the input length exceeds the context length: {count} tokens > {context} maximum (num_ctx)"
     )
 
 

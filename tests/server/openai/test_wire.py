@@ -214,3 +214,10 @@ def test_other_variables_are_refused(values: Any, message: str) -> None:
     with pytest.raises(PunaError) as error:
         chat(chat_template_kwargs=values)
     assert message in str(error.value)
+
+
+def test_chat_with_tools_is_refused_rather_than_cut() -> None:
+    tool = {"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}
+    assert chat().request.truncate
+    assert not chat(tools=[tool]).request.truncate
+    assert chat(tools=[tool], tool_choice="none").request.truncate is False

@@ -109,7 +109,7 @@ def _claude(session: Session) -> Setup:
         "CLAUDE_CODE_TOTAL_TOKENS_REMINDER": "off",
     }
     if session.context:
-        variables["CLAUDE_CODE_AUTO_COMPACT_WINDOW"] = str(session.context)
+        variables["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] = str(session.context)
     return Setup(variables, ("ANTHROPIC_AUTH_TOKEN",))
 
 

@@ -91,6 +91,9 @@ def _check(agent: Agent, models: Sequence[AgentModel], wanted: str) -> Choice:
         raise RequestError(
             f"model '{found.name}' cannot call tools, which {agent.title} needs; choose another"
         )
+    # With so little, agents repeat themselves for ever, and it can be mended.
+    if found.is_limited_by_server and found.longest >= agent.context and (why := shortage(agent, found)):
+        raise RequestError(why)
     return Choice(found, "as you chose")
 
 

@@ -72,8 +72,16 @@ def _session(agent: Agent, model: str | None, *, prints: bool) -> Session:
         return Session(host_from_env().client_url, model)
     with client, ctrl_c_ends_requests(client):
         choice = choose(agent, agent_models(client), model)
-    _tell(agent, choice)
+        _tell(agent, choice)
+        if not prints:
+            _load(client, choice.model)
     return _of(client, choice.model)
+
+
+def _load(client: Client, model: AgentModel) -> None:
+    """Load the model. Raises its error, such as too little memory, which an agent would only show in part."""
+    with terminal.silent_keys(), terminal.spinner(f"loading {model.name}"):
+        client.post("/api/generate", {"model": model.name})
 
 
 def _of(client: Client, model: AgentModel) -> Session:

@@ -238,7 +238,10 @@ def llama_server_error_event(error: Exception) -> bytes:
 
 def anthropic_error(error: Exception) -> dict[str, Any]:
     status = error.status if isinstance(error, PunaError) else 500
-    described = {"type": _ANTHROPIC_TYPES.get(status, "api_error"), "message": error_text(error)}
+    text = error_text(error)
+    if isinstance(error, ContextLengthError):
+        text = f"prompt is too long: {text}"  # by which Claude Code knows that it has to compact
+    described = {"type": _ANTHROPIC_TYPES.get(status, "api_error"), "message": text}
     return {"type": "error", "error": described, "request_id": facts().id or None}
 
 

@@ -125,6 +125,8 @@ class ChatCompletionRequest(OpenAIRequest, ChatFields):
             endpoint="chat",
             request=self.request(
                 samples=self.n,
+                # An agent that loses the beginning of its task does the same again and again.
+                truncate=not use.tools,
                 logprobs=self.logprobs,
                 top_logprobs=self.top_logprobs,
                 progress=self.progress,
