@@ -211,6 +211,7 @@ def serve(
     root_path: Annotated[
         str, typer.Option(metavar="PATH", help="Serve below this path, as a reverse proxy shows it (/puna).")
     ] = "",
+    mcp: Annotated[bool, typer.Option("--mcp", help="Let the page call tools of MCP servers.")] = False,
     stop: Annotated[bool, typer.Option("--stop", help="Stop the running server and its models.")] = False,
     cluster: Annotated[
         bool, typer.Option("--cluster", help="Run models on the nodes of a cluster, as its head.")
@@ -251,7 +252,9 @@ def serve(
     from puna.server import serve as run_server
 
     raise typer.Exit(
-        run_server(address, tls_cert=tls_cert, tls_key=tls_key, root_path=root_path, cluster=settings)
+        run_server(
+            address, tls_cert=tls_cert, tls_key=tls_key, root_path=root_path, mcp=mcp, cluster=settings
+        )
     )
 
 

@@ -200,14 +200,9 @@ class _Connection:
     """A session with a server, in an event loop of its own thread. Raises `MCPServerError` without one."""
 
     def __init__(self, config: ServerConfig) -> None:
-        try:
-            import mcp  # noqa: F401
+        check_mcp_package()
+        from puna.mcp.transports import ConnectionWatch
 
-            from puna.mcp.transports import ConnectionWatch
-        except ImportError as error:
-            raise UnavailableError(
-                f"MCP servers need the package mcp ({error}); install it with: pip install 'puna[mcp]'"
-            ) from None
         # Messages of the package about a server's bytes are for those who set up its logger.
         logging.getLogger("mcp").addHandler(logging.NullHandler())
         self.config = config
@@ -404,6 +399,16 @@ class _Connection:
             return self._error(self._why(), tool)
         text = str(error) if type(error).__name__ == "MCPError" else f"{type(error).__name__}: {error}"
         return self._error(self.config.quoted(text) or "it gave an error without a message", tool)
+
+
+def check_mcp_package() -> None:
+    """Raise UnavailableError if there is no `mcp` package."""
+    try:
+        import mcp  # noqa: F401
+    except ImportError as error:
+        raise UnavailableError(
+            f"MCP servers need the package mcp ({error}); install it with: pip install 'puna[mcp]'"
+        ) from None
 
 
 def _schema_problem(schema: Mapping[str, Any]) -> str:

@@ -338,6 +338,8 @@ def needed_scope(method: str, path: str) -> connections.KeyScope | None:
         return "read"
     if path == "/lora-adapters" or path.startswith("/v1/models/"):
         return "read" if method in ("GET", "HEAD") else "manage"
+    if path == "/api/puna/mcp" or path.startswith("/api/puna/mcp/"):
+        return "manage"
     if path in _GENERATE or path.startswith(("/v1/", "/api/puna/")):
         return "generate"
     return "manage"

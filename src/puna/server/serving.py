@@ -29,6 +29,7 @@ from puna.config import env, models_dir, path_of
 from puna.devices import devices
 from puna.errors import PunaError
 from puna.hosts import Host, host_from_env, parse_host
+from puna.mcp.server import check_mcp_package
 from puna.server.anthropic.batches import Batches
 from puna.server.app import create_app
 from puna.server.fleet.fleet import Fleet
@@ -67,6 +68,7 @@ def serve(
     tls_cert: str = "",
     tls_key: str = "",
     root_path: str = "",
+    mcp: bool = False,
     cluster: ClusterSettings | None = None,
 ) -> int:
     """Serve until SIGINT or SIGTERM; see `puna.server.serve`."""
@@ -76,6 +78,9 @@ def serve(
         settings = Settings.from_env()
         if root_path:
             settings = replace(settings, root_path=normal_root_path(root_path))
+        if mcp or settings.mcp:
+            settings = replace(settings, mcp=True)
+            check_mcp_package()
         tls = tls_from(tls_cert or env("TLS_CERT"), tls_key or env("TLS_KEY"))
         listener = listen(wanted)
     except PunaError as error:

@@ -63,6 +63,7 @@ class Settings:
     page: Path | None = BUILT_PAGE  # folder of the built page; None serves none
     root_path: str = ""  # path below which a proxy shows the server, such as "/puna"
     remote_images: bool = False  # whether to fetch images given by URL
+    mcp: bool = False  # whether the page may call tools of MCP servers
     kv_cache_type: str = "f16"
     speculate: str | None = None
     engine: str = AUTO
@@ -105,6 +106,7 @@ class Settings:
             page=_page_path(),
             root_path=root_path(env("ROOT_PATH")),
             remote_images=env_bool("REMOTE_IMAGES"),
+            mcp=env_bool("MCP"),
             kv_cache_type=str(KVTypes.from_env()),
             speculate=speculate_from_env(),
             engine=engine_from_env(),

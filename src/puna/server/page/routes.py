@@ -1,4 +1,4 @@
-"""The page's own routes below `/api/puna`: the caller, chats, files, presets and runs."""
+"""The page's own routes below `/api/puna`: the caller, chats, files, presets, runs and tools."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ from puna.server.page.live import Live
 from puna.server.page.memory import MemoryNeed, memory_need
 from puna.server.page.runs import RunEvent
 from puna.server.page.service import PageService
+from puna.server.page.tools import CallResult, OfferedTools, ToolServers
 from puna.server.page.wire import (
     ChatChanges,
     Deleted,
@@ -45,6 +46,8 @@ from puna.server.page.wire import (
     RunBegun,
     RunList,
     RunState,
+    ToolCall,
+    ToolsOf,
 )
 
 EXPORTED: Final = "application/json"
@@ -54,7 +57,7 @@ _MEDIA_TYPE: Final = re.compile(r"[a-z]+/[\w.+-]+", re.ASCII)
 
 def routes(page: PageService) -> list[Route]:
     """Return the routes of the page."""
-    parts = (_caller, _engine, _chats, _exchange, _files, _presets, _runs)
+    parts = (_caller, _engine, _chats, _exchange, _files, _presets, _runs, _tools)
     return [route for part in parts for route in part(page)]
 
 
@@ -69,6 +72,7 @@ def _caller(page: PageService) -> list[Route]:
                 name=who.key or None,
                 scopes=list(who.scopes),
                 history=page.history is not None,
+                mcp=page.tools.allows(request),
             )
         )
 
@@ -285,4 +289,29 @@ def _runs(page: PageService) -> list[Route]:
             "/api/puna/runs/{id}/events", events, "GET", events=RunEvent, content_type=SSE, query=("after",)
         ),
         route("/api/puna/runs/{id}", stop, "DELETE", content_type=NOTHING),
+    ]
+
+
+def _tools(page: PageService) -> list[Route]:
+    async def servers(request: Request) -> Response:
+        """List the MCP servers that the server's owner has configured."""
+        page.tools.check(request)
+        return json_reply(await page.tools.servers())
+
+    async def offer(request: Request) -> Response:
+        """Connect MCP servers, and return the tools that they have."""
+        page.tools.check(request)
+        body = await read(request, ToolsOf)
+        return json_reply(await page.tools.offered(body.servers))
+
+    async def call(request: Request) -> Response:
+        """Call a tool of an MCP server; the call ends with the request."""
+        page.tools.check(request)
+        body = await read(request, ToolCall)
+        return json_reply(await page.tools.call(body.server, body.tool, body.arguments))
+
+    return [
+        route("/api/puna/mcp", servers, "GET", gives=ToolServers),
+        route("/api/puna/mcp/tools", offer, "POST", gives=OfferedTools, takes=ToolsOf),
+        route("/api/puna/mcp/call", call, "POST", gives=CallResult, takes=ToolCall),
     ]

@@ -1,4 +1,4 @@
-"""The page's state on the server: its history and its runs."""
+"""The page's state on the server: its history, its runs and its tools."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from puna.server.jobs.jobs import Job, job, one_job
 from puna.server.jobs.service import Finished, Service
 from puna.server.page.live import LiveFeed
 from puna.server.page.runs import Run, RunPlan, Runs
+from puna.server.page.tools import PageTools
 from puna.server.page.wire import NewRun, RunRequest
 
 T = TypeVar("T")
@@ -39,7 +40,7 @@ _NAME_TOKENS: Final = 24
 
 
 class PageService:
-    """The chats and the runs of the page. `close` ends it while the server's loop still runs."""
+    """The chats, runs and tools of the page. `close` ends it while the server's loop still runs."""
 
     def __init__(self, backend: Service) -> None:
         settings = backend.settings
@@ -48,6 +49,7 @@ class PageService:
         if settings.history is not None:
             self.history = HistoryDatabase(settings.history, settings.history_bytes)
         self.runs = Runs(backend, self.history)
+        self.tools = PageTools(settings)
         self.live = LiveFeed(backend.fleet, backend.requests, settings.keyring.name_of)
         self.importing = asyncio.Semaphore(1)  # files are read one at a time
         self._begun = False
@@ -165,6 +167,7 @@ class PageService:
     async def close(self) -> None:
         """Stop all runs, keep what they have generated, and close the history."""
         await self.runs.close()
+        await self.tools.close()
         for task in [*self._purging]:
             task.cancel()
         if self.history is not None:

@@ -72,6 +72,16 @@ class NewMessage(Body):
         )
 
 
+class ToolsOf(Body):
+    servers: Many[str] = Field(default_factory=list)
+
+
+class ToolCall(Body):
+    server: str
+    tool: str
+    arguments: dict[str, Any] = Field(default_factory=dict)
+
+
 class PresetBody(Body):
     settings: dict[str, Any] = Field(default_factory=dict)
 
@@ -102,13 +112,14 @@ class RunRequest(ChatRequest):
 
 
 class Me(msgspec.Struct, frozen=True):
-    """The caller, and whether the server asks for keys and keeps chats."""
+    """The caller, and whether the server asks for keys, keeps chats, and lets the caller call tools."""
 
     version: str
     keys: bool
     name: str | None  # of the caller's key
     scopes: list[str]
     history: bool
+    mcp: bool
 
 
 class RunState(msgspec.Struct, frozen=True):
