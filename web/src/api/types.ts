@@ -10,8 +10,41 @@ export interface Me {
   scopes: Scope[];
   /** Whether chats are kept on the server. */
   history: boolean;
+  /** Whether the caller may call tools of MCP servers. */
+  mcp: boolean;
   /** Where the server is mounted, if a proxy put it below a path. */
   root?: string;
+}
+
+// Tools
+
+export interface ToolServer {
+  name: string;
+  transport: string;
+  place: string;
+}
+
+/** A tool that a model is offered as `name`; `allowed` calls need no confirmation. */
+export interface OfferedTool {
+  name: string;
+  server: string;
+  tool: string;
+  description: string;
+  parameters: unknown;
+  allowed: boolean;
+}
+
+export interface OfferedTools {
+  tools: OfferedTool[];
+  /** Sentences about tools that are left out. */
+  warnings: string[];
+}
+
+/** What a call gave: a text, and image files in base64. */
+export interface CallResult {
+  text: string;
+  images: string[];
+  failed: boolean;
 }
 
 // Chats

@@ -17,6 +17,8 @@ export interface Settings {
   /** A JSON list, as it was typed. */
   tools: string;
   usesTools: boolean;
+  /** The MCP servers whose tools the model is offered. */
+  mcp: string[];
   answers: number;
   /** Messages whose answers are shown side by side. */
   sideBySide: string[];
@@ -32,6 +34,7 @@ export const NO_SETTINGS: Settings = {
   think: undefined,
   tools: "",
   usesTools: true,
+  mcp: [],
   answers: 1,
   sideBySide: [],
 };
@@ -61,6 +64,7 @@ export function settingsOf(kept: ChatSettings): Settings {
     think: LEVELS.includes(kept.think as boolean) ? (kept.think as Settings["think"]) : undefined,
     tools: text(kept.tools),
     usesTools: kept.usesTools !== false,
+    mcp: Array.isArray(kept.mcp) ? kept.mcp.filter((name) => typeof name === "string") : [],
     answers: Math.min(16, Math.max(1, answers || 1)),
     sideBySide: Array.isArray(kept.sideBySide) ? kept.sideBySide.filter((id) => typeof id === "string") : [],
   };
@@ -105,6 +109,7 @@ export function countChanges(settings: Settings): number {
     Number(settings.format.kind !== "none") +
     Number(settings.think !== undefined) +
     Number(settings.tools.trim() !== "" && settings.usesTools) +
+    Number(settings.mcp.length > 0) +
     Number(settings.answers > 1)
   );
 }

@@ -2,12 +2,14 @@ import { signal, useSignal, useSignalEffect } from "@preact/signals";
 import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
 import { messageOf } from "../api/client";
 import { enterSends } from "../state/preferences";
+import { me } from "../state/session";
 import { isMac } from "../state/shortcuts";
 import { Button, IconButton } from "../ui/button";
-import { Attach, Bulb, Send, Stop } from "../ui/icons";
+import { Attach, Bulb, Send, Stop, Tool } from "../ui/icons";
 import { MenuButton } from "../ui/menu";
 import { Notice } from "../ui/notice";
 import { chooseFiles } from "../ui/save_file";
+import { toast, toastError } from "../ui/toast";
 import { AttachmentList } from "./attachment_list";
 import { Attachments } from "./attachments";
 import { ContextBar } from "./context_bar";
@@ -17,6 +19,7 @@ import { LONGEST_PASTE } from "./file_kinds";
 import { has, modelNamed, shortName } from "./models";
 import { isPicture } from "./request";
 import { fitHeight } from "./text_area";
+import { forgetOffers, loadToolServers, offersOf, toolServers } from "./tool_servers";
 
 const AREA_ID = "composer-text";
 
@@ -215,6 +218,7 @@ export function Composer({ chat }: { chat: Conversation }) {
             }}
           />
           <ThinkMenu chat={chat} />
+          {me.value?.mcp && <ToolMenu chat={chat} />}
           <span class="grow" />
           <ContextBar chat={chat} />
           {isBusy ? (
@@ -224,7 +228,7 @@ export function Composer({ chat }: { chat: Conversation }) {
               aria-label="Stop the answer"
               data-tip="Stop"
               data-keys="escape"
-              disabled={chat.runs.value.length === 0}
+              disabled={chat.runs.value.length === 0 && chat.work.value === null}
               onClick={() => void chat.stop()}
             >
               <Stop size={18} />
@@ -295,6 +299,50 @@ function ThinkMenu({ chat }: { chat: Conversation }) {
     >
       <Bulb size={17} />
       <span class="small">{think === undefined ? "Thinking" : now?.label}</span>
+    </MenuButton>
+  );
+}
+
+/** The MCP servers whose tools the model is offered; none unless somebody chooses it. */
+function ToolMenu({ chat }: { chat: Conversation }) {
+  useEffect(() => {
+    loadToolServers().catch((error: unknown) => toastError(error, "The tool servers are not known"));
+  }, []);
+  const chosen = chat.settings.value.mcp;
+  const names = [...new Set([...(toolServers.value ?? []).map(({ name }) => name), ...chosen])];
+  const toggle = async (name: string) => {
+    const others = chosen.filter((each) => each !== name);
+    const next = chosen.includes(name) ? others : [...others, name];
+    chat.change({ mcp: next });
+    if (next.length <= others.length) return;
+    forgetOffers();
+    try {
+      const { warnings } = await offersOf(next);
+      for (const warning of warnings) toast({ kind: "warning", text: warning, seconds: 10 });
+    } catch (error) {
+      chat.change({ mcp: chat.settings.peek().mcp.filter((each) => each !== name) });
+      toastError(error, `The tools of ${name} cannot be offered`);
+    }
+  };
+  return (
+    <MenuButton
+      class={chosen.length === 0 ? undefined : "is-on"}
+      label={chosen.length === 0 ? "Tools: none" : `Tools: ${chosen.join(", ")}`}
+      side="above"
+      items={[
+        "Tools of",
+        ...(names.length === 0
+          ? [{ label: "No servers are configured", disabled: true, onSelect: () => {} }]
+          : names.map((name) => ({
+              label: name,
+              hint: toolServers.value?.find((each) => each.name === name)?.place,
+              checked: chosen.includes(name),
+              onSelect: () => void toggle(name),
+            }))),
+      ]}
+    >
+      <Tool size={17} />
+      <span class="small">{chosen.length === 0 ? "Tools" : chosen.join(", ")}</span>
     </MenuButton>
   );
 }

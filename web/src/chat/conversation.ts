@@ -2,17 +2,20 @@
 import { batch, computed, signal } from "@preact/signals";
 import { chats } from "../api/chats";
 import { ApiError, messageOf, NetworkError } from "../api/client";
+import { addFile } from "../api/files";
 import { listRuns, startRun, stopRun } from "../api/runs";
-import type { ChatHead, FileRef, Message, NewMessage, TokenLogprob } from "../api/types";
+import type { CallResult, ChatHead, FileRef, Message, NewMessage, TokenLogprob } from "../api/types";
 import { entries, noteAnswering, noteChat } from "../history/chat_list";
 import { defaultSettings, titlesByModel } from "../state/preferences";
-import { keepsHistory } from "../state/session";
+import { keepsHistory, me } from "../state/session";
 import { toastError } from "../ui/toast";
 import { ActiveRun } from "./active_run";
 import { kept, type Settings, settingsOf } from "./chat_settings";
 import { contentsOf } from "./contents";
-import { firstModel, lastModel, loadModels } from "./models";
+import { firstModel, has, lastModel, loadModels } from "./models";
 import { type Prefix, requestFor } from "./request";
+import { described, offersOf } from "./tool_servers";
+import { ToolWork } from "./tool_work";
 import { beside, leafFrom, NO_MESSAGES, pathOf, refreshed, showing, treeOf, withMessage } from "./tree";
 
 /** What went wrong with an answer before there was one, and below which message it was to be. */
@@ -29,6 +32,8 @@ export interface Inside {
 
 const SAVE_SETTINGS_MS = 600;
 const NO_PREFIX = { thinking: "", text: "" };
+/** How often in a row a model may call tools before somebody has to say that it may go on. */
+export const MOST_ROUNDS = 20;
 
 /** Whether answers are asked for with the probabilities of their tokens. */
 export const looksInside = signal(false);
@@ -53,7 +58,13 @@ export class Conversation {
 
   readonly path = computed(() => pathOf(this.tree.value));
   readonly model = computed(() => this.settings.value.model || firstModel.value);
-  readonly isAnswering = computed(() => this.runs.value.length > 0 || this.asking.value !== null);
+  /** The work on calls of tools that is under way. */
+  readonly work = signal<ToolWork | null>(null);
+  readonly isAnswering = computed(
+    () => this.runs.value.length > 0 || this.asking.value !== null || this.work.value !== null,
+  );
+  /** Whether the model is offered tools that the server calls. */
+  readonly usesServers = computed(() => this.settings.value.mcp.length > 0 && (me.value?.mcp ?? false));
   /** Answers under way on the branch that is shown. */
   readonly shownRuns = computed(() => {
     const shown = new Set(this.path.value.map((message) => message.id));
@@ -65,6 +76,10 @@ export class Conversation {
   private readonly thoughts = new Map<string, number>();
   private readonly prefixes = new Map<string, { thinking: string; text: string }>();
   private saving: ReturnType<typeof setTimeout> | undefined;
+  /** Runs that this tab began: another one with the same chat must not call the same tools. */
+  private readonly ownRuns = new WeakSet<ActiveRun>();
+  /** Whether tools are called, or are about to be. */
+  private isCalling = false;
   /** A message that may have been kept although the reply did not come. */
   private unsure: { message: NewMessage; since: number } | null = null;
 
@@ -240,19 +255,87 @@ export class Conversation {
 
   /** Keep the results of the calls of a message, in their order, and go on with the answer. */
   async sendResults(message: Message, results: readonly string[]): Promise<void> {
+    await this.keepResults(
+      message,
+      results.map((content) => ({ content, files: [] })),
+    );
+  }
+
+  private async keepResults(
+    message: Message,
+    results: readonly { content: string; files: FileRef[] }[],
+  ): Promise<void> {
     let parent = message.id;
     for (const [index, call] of message.calls.entries()) {
-      const content = results[index] ?? "";
+      const { content, files } = results[index] ?? { content: "", files: [] };
       const added = await this.add({
         parent,
         role: "tool",
         content,
+        files,
         tool_name: call.name,
         tool_call_id: call.id,
       });
       parent = added.id;
     }
     void this.answer(parent);
+  }
+
+  // Tools of MCP servers
+
+  /** Whether the calls of a message are the server's to make, not the user's to type results for. */
+  isForServers(message: Message): boolean {
+    if (!this.usesServers.value || message.calls.length === 0) return false;
+    const { tools, usesTools } = this.settings.value;
+    const typed = usesTools ? namesOfTools(tools) : [];
+    return message.calls.every(({ name }) => !typed.includes(name));
+  }
+
+  /** Whether the model has called tools so often that somebody has to say that it may go on. */
+  hasCalledOften(message: Message): boolean {
+    const path = pathOf(this.tree.value, message.id);
+    const last = path.findLastIndex(({ role }) => role === "user");
+    const rounds = path.slice(last + 1).filter(({ calls }) => calls.length > 0).length;
+    return rounds > 0 && rounds % MOST_ROUNDS === 0;
+  }
+
+  /** Call the tools that a message calls, and go on with the answer. */
+  async runTools(message: Message): Promise<void> {
+    if (this.work.peek() !== null || this.isCalling) return;
+    this.isCalling = true;
+    try {
+      const { tools } = await offersOf(this.settings.peek().mcp);
+      const work = new ToolWork(message, tools);
+      this.work.value = work;
+      const results = await work.results();
+      if (results === null) return;
+      const kept = [];
+      for (const [index, result] of results.entries()) {
+        kept.push(await this.readable(result, message.calls[index]?.name ?? "tool"));
+      }
+      await this.keepResults(message, kept);
+    } catch (error) {
+      toastError(error, "The tools were not called");
+    } finally {
+      this.work.value = null;
+      this.isCalling = false;
+    }
+  }
+
+  /** Return a result as a message keeps it; a model that sees no pictures is told how many there were. */
+  private async readable(result: CallResult, name: string): Promise<{ content: string; files: FileRef[] }> {
+    const { text, images } = result;
+    if (images.length === 0) return { content: text, files: [] };
+    if (!has(this.model.peek(), "vision")) {
+      const left = `[${images.length} image(s) left out: the model cannot see]`;
+      return { content: [text, left].filter((part) => part !== "").join("\n"), files: [] };
+    }
+    const files: FileRef[] = [];
+    for (const [index, image] of images.entries()) {
+      const data = pictureOf(image);
+      files.push(await addFile(data, `${name} ${index + 1}.${data.type.split("/")[1]}`));
+    }
+    return { content: text, files };
   }
 
   private async add(message: NewMessage): Promise<Message> {
@@ -355,12 +438,17 @@ export class Conversation {
       if (this.saving !== undefined) void this.saveSettings();
       const path = pathOf(this.tree.peek(), parent);
       const contents = await contentsOf(path);
+      const typed = settings.usesTools ? namesOfTools(settings.tools) : [];
+      const offered = this.usesServers.peek()
+        ? described((await offersOf(settings.mcp)).tools.filter(({ name }) => !typed.includes(name)))
+        : [];
       for (const name of names) {
         const request = requestFor(settings, path, contents, {
           prefix,
           model: name,
           logprobs: looksInside.peek() || undefined,
         });
+        if (offered.length > 0) request.tools = [...((request.tools as unknown[]) ?? []), ...offered];
         const ids = await this.begin(parent, request, prefix);
         first ??= ids[0] ?? null;
         const count = ids.length * names.length;
@@ -416,6 +504,7 @@ export class Conversation {
       if (!store.kept && chat !== null) await store.keepMessage(chat, message);
     }
     const run = new ActiveRun(started.id, ids, request.model);
+    this.ownRuns.add(run);
     batch(() => {
       this.tree.value = { ...tree, leaf: ids[0] ?? tree.leaf };
       this.follow(run);
@@ -499,6 +588,17 @@ export class Conversation {
       for (const message of finished) await store.keepMessage(chat, message).catch(() => {});
     }
     this.noteHead();
+    const [only] = finished;
+    const goesOn =
+      finished.length === 1 &&
+      only !== undefined &&
+      only.state === "done" &&
+      this.ownRuns.has(run) &&
+      this.runs.peek().length === 0 &&
+      this.tree.peek().leaf === only.id &&
+      this.isForServers(only) &&
+      !this.hasCalledOften(only);
+    if (goesOn) void this.runTools(only);
   }
 
   /** Take the title that a model gave the chat. */
@@ -530,6 +630,7 @@ export class Conversation {
   }
 
   async stop(): Promise<void> {
+    this.work.peek()?.stop();
     await Promise.all(
       this.runs.peek().map(async (run) => {
         try {
@@ -545,6 +646,25 @@ export class Conversation {
   leafOf(message: string): string {
     return leafFrom(this.tree.peek(), message);
   }
+}
+
+/** The names of tools in a JSON list, as far as it is one. */
+function namesOfTools(json: string): string[] {
+  try {
+    const tools = JSON.parse(json || "[]") as { function?: { name?: string } }[];
+    return tools.map((tool) => tool.function?.name ?? "");
+  } catch {
+    return [];
+  }
+}
+
+const PICTURES: Record<string, string> = { iVBOR: "image/png", "/9j/": "image/jpeg", R0lG: "image/gif" };
+
+/** Return a picture in base64 as a file, whose type its first bytes tell. */
+function pictureOf(base64: string): Blob {
+  const known = Object.keys(PICTURES).find((start) => base64.startsWith(start));
+  const type = known === undefined ? "image/webp" : PICTURES[known];
+  return new Blob([Uint8Array.from(atob(base64), (character) => character.charCodeAt(0))], { type });
 }
 
 function newId(): string {

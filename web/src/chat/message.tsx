@@ -13,7 +13,7 @@ import { Notice } from "../ui/notice";
 import { Progress } from "../ui/progress";
 import { toastError } from "../ui/toast";
 import type { ActiveRun } from "./active_run";
-import { Calls, ResultsForm } from "./calls";
+import { Calls, ResultsForm, ServerCalls } from "./calls";
 import { type Conversation, looksInside } from "./conversation";
 import { EditForm } from "./edit_form";
 import { Files } from "./files";
@@ -309,8 +309,12 @@ function BelowFinished(props: { chat: Conversation; message: Message; isLast: bo
           The probabilities of this answer were not asked for, or another tab has them.
         </Notice>
       )}
-      {message.calls.length > 0 && <Calls calls={message.calls} />}
-      {needsResults && <ResultsForm chat={chat} message={message} />}
+      {needsResults && chat.isForServers(message) ? (
+        <ServerCalls chat={chat} message={message} />
+      ) : (
+        message.calls.length > 0 && <Calls calls={message.calls} />
+      )}
+      {needsResults && !chat.isForServers(message) && <ResultsForm chat={chat} message={message} />}
       {message.state === "running" && <Dots />}
       {isEmpty && message.state === "done" && <p class="faint">The answer is empty.</p>}
       {message.error !== null && (

@@ -101,6 +101,7 @@ function Prompt({ chat }: { chat: Conversation }) {
               format: { kind: "none", text: "" },
               think: undefined,
               tools: "",
+              mcp: [],
               answers: 1,
               beside: "",
             });
