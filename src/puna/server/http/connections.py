@@ -48,7 +48,7 @@ def network_of(address: str) -> str:
 
 
 #: `read`: list models and show the server's state. `generate`: load models, generate text, embed texts.
-#: `manage`: change the store, unload models, inspect caches.
+#: `manage`: change the store, unload models, inspect caches, call tools.
 KeyScope = Literal["read", "generate", "manage"]
 SCOPES: Final[tuple[KeyScope, ...]] = get_args(KeyScope)
 
