@@ -69,9 +69,14 @@ def randomly_cut(texts: Sequence[str]) -> list[list[Piece]]:
 
 
 def write_scripted(
-    path: Path, scripts: Sequence[Sequence[Piece]], *, template: str | None = None, context: int = 8192
+    path: Path,
+    scripts: Sequence[Sequence[Piece]],
+    *,
+    template: str | None = None,
+    context: int = 8192,
+    layers: int = 1,
 ) -> Path:
-    """Write a model that says `scripts[k]` after trigger k."""
+    """Write a model that says `scripts[k]` after trigger k; all `layers` but the first do nothing."""
     if not 1 <= len(scripts) <= MAX_SCRIPTS:
         raise ValueError(f"1 to {MAX_SCRIPTS} scripts fit, not {len(scripts)}")
     spoken = [piece for script in scripts for piece in script]
@@ -86,21 +91,26 @@ def write_scripted(
     texts += [END, *controls]
     types += [CONTROL] * (1 + len(controls))
     writer = GGUFWriter(path, "llama")
-    for name, item in _metadata(texts, types, end, context).items():
+    for name, item in _metadata(texts, types, end, context, layers).items():
         writer.add(name, item)
     if template is not None:
         writer.add("tokenizer.chat_template", template)
-    for name, tensor in _weights([len(script) for script in scripts], first_trigger, end, len(texts)).items():
+    weights = _weights([len(script) for script in scripts], first_trigger, end, len(texts))
+    for name, tensor in weights.items():
         writer.add_tensor(name, tensor)
+        for layer in range(1, layers):
+            if name.startswith("blk.0."):
+                other = name.replace("blk.0.", f"blk.{layer}.")
+                writer.add_tensor(other, np.zeros_like(tensor))
     writer.write()
     return path
 
 
-def _metadata(texts: list[str], types: list[int], end: int, context: int) -> dict[str, Any]:
+def _metadata(texts: list[str], types: list[int], end: int, context: int, layers: int) -> dict[str, Any]:
     return {
         "general.name": "Scripted",
         "general.file_type": 0,
-        "llama.block_count": 1,
+        "llama.block_count": layers,
         "llama.context_length": context,
         "llama.embedding_length": HIDDEN,
         "llama.feed_forward_length": 32,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 
+import numpy as np
 import psutil
 import pytest
 
@@ -23,3 +24,25 @@ def test_address_space_limit_also_limits_memory(monkeypatch: pytest.MonkeyPatch)
 def test_unlimited_address_space_exceeds_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
     assert memory.available_address_space() > machine.available_memory() > 0
+
+
+def test_a_process_may_be_allowed_less_than_is_free() -> None:
+    machine.allow_memory(32 << 20)
+    try:
+        assert machine.available_memory() <= 32 << 20
+        taken = np.ones(64 << 17)
+        assert machine.available_memory() == 0
+        machine.allow_memory(None)
+        assert machine.available_memory() > 0
+        del taken
+    finally:
+        machine.allow_memory(None)
+
+
+def test_a_control_group_limits_the_memory_of_its_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = {"memory.max": "4096\n", "memory.current": "1024\n"}
+    monkeypatch.setattr(memory, "text_of", lambda path: texts[path.name])
+    monkeypatch.setattr(memory, "has_linux", lambda: True)
+    assert (machine.total_memory(), machine.available_memory()) == (4096, 3072)
+    texts["memory.max"] = "max\n"
+    assert machine.total_memory() == psutil.virtual_memory().total

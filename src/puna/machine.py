@@ -9,7 +9,7 @@ from functools import cache
 
 import psutil
 
-from puna.system.memory import available_address_space, group_memory
+from puna.system.memory import available_address_space, group_limit, group_memory
 from puna.system.processors import usable_processors
 
 #: Messages of libraries about a failed allocation, which is not always a MemoryError.
@@ -19,6 +19,8 @@ _PROBE_BYTES = 16 << 20
 
 
 _log = logging.getLogger(__name__)
+
+_most: int | None = None  # bytes of this process, by `allow_memory`
 
 
 def usable_threads(wanted: int) -> int:
@@ -37,13 +39,29 @@ def _say_once(text: str) -> None:
 def available_memory() -> int:
     """Return how many bytes this process may still allocate.
 
-    This is the available memory, reduced by limits of the control group and of address space (`ulimit -v`).
+    This is the available memory, reduced by limits of the control group, of address space (`ulimit -v`)
+    and of `allow_memory`.
     """
     available = int(psutil.virtual_memory().available)
     of_group = group_memory()
     if of_group is not None:
         available = min(available, of_group)
+    if _most is not None:
+        available = min(available, max(0, _most - process_memory()))
     return min(available, available_address_space())
+
+
+def allow_memory(more: int | None) -> None:
+    """Allow this process to take `more` bytes from now on, or all that there are."""
+    global _most
+    _most = None if more is None else process_memory() + more
+
+
+def total_memory() -> int:
+    """Return how many bytes the programs of this machine, or of this control group, may take together."""
+    total = int(psutil.virtual_memory().total)
+    of_group = group_limit()
+    return total if of_group is None else min(total, of_group)
 
 
 def process_memory(pid: int | None = None) -> int:

@@ -501,6 +501,7 @@ class Load(WireMessage, frozen=True):
     adapters: tuple[AdapterFile, ...] = ()
     speculate: str | None = None  # drafting mode of requests that do not set one
     reserved: int = 0  # bytes of memory to leave for the caches of other models
+    allowed: int | None = None  # bytes that the process may take besides; None: all that are free
     engine: str = AUTO
     placement: Placement = Placement()  # for llama.cpp
     split: SplitLoad | None = None  # load only a part of the model
@@ -561,6 +562,7 @@ class Grow(WireMessage, frozen=True):
     id: int
     num_ctx: int
     reserved: int = 0  # as in `Load`
+    allowed: int | None = None  # as in `Load`, from now on
 
 
 class Inspect(WireMessage, frozen=True):
@@ -617,7 +619,7 @@ class StageCost(msgspec.Struct, frozen=True):
 
     rows: int  # of batches
     compute_us: int
-    sent_bytes: int  # to this stage
+    received_bytes: int
 
 
 class Grown(WireMessage, frozen=True):

@@ -57,7 +57,7 @@ def test_model_is_closed_though_a_cancellation_gets_lost(monkeypatch: pytest.Mon
 
         cluster = SimpleNamespace(
             settings=ClusterSettings(), keep_alive_s=60.0, step_timeout_s=60.0, nodes=[node],
-            promised=lambda node: 0, place=place, forget=lambda replicas: None,
+            promised=lambda node: 0, allowed=lambda node: 1, place=place, forget=lambda replicas: None,
         )  # fmt: skip
         model = Replicas(cast(Nodes, cluster))
         await model.load(Load(path="", num_ctx=64))

@@ -19,7 +19,7 @@ from puna.protocol import Failed
 from tests.engine.conftest import KINDS
 from tests.engine.drafting import draft_always
 from tests.engine.runs import Run
-from tests.model.split.pipelines import split
+from tests.model.split.splitting import split
 from tests.processors import NOT_BUILT
 from tests.tiny.decoders import tiny_decoder_gguf
 from tests.tiny.heads import MODELS

@@ -151,6 +151,15 @@ class Cluster:
         """Return the bytes by which caches on a node may still grow."""
         return sum(replicas.promised(node) for replicas in self._sets)
 
+    def allowed(self, node: Node) -> int:
+        """Return the bytes that one more model may take on a node, if they are free."""
+        taken = sum(replicas.taken(node) for replicas in self._sets)
+        return max(node.facts.memory_bytes - taken - self.promised(node), 0)
+
+    def free(self, node: Node) -> int:
+        """Return the bytes that are free on a node for one more model."""
+        return min(node.facts.available_bytes - self.promised(node), self.allowed(node))
+
     # --- placement ---
 
     async def place(
@@ -178,6 +187,8 @@ class Cluster:
         for node in self._by_suitability(held, without):
             if not node.usable:
                 continue  # since another one was tried
+            if refusal is not None and node.facts.memory_bytes < refusal.needed:
+                continue
             try:
                 with node.loads():
                     return await node.while_there(self._load(node, loading))
@@ -226,13 +237,16 @@ class Cluster:
     def _shares(self, sizes: ModelSizes, nodes: Collection[Node]) -> list[Share]:
         """Divide a model among nodes whose kernels agree, unless others are allowed."""
         kinds = {"" if self.settings.any_kernels else node.facts.kernels for node in nodes}
-        least = InsufficientMemoryError(
-            "the nodes of the cluster have too little memory for the model together", sizes.of(0, 10**6), 0
+        needed, free = sizes.of(0, len(sizes.weights)), sum(max(self.free(node), 0) for node in nodes)
+        problem: PunaError = InsufficientMemoryError(
+            f"the nodes of the cluster have too little memory for the model together: {needed >> 20} MiB are "
+            f"needed, and {free >> 20} are free",
+            needed,
+            free,
         )
-        problem: PunaError = least
         for kind in sorted(kinds):
             candidates = [
-                StageNode(node.name, node.facts.available_bytes - self.promised(node), node.facts.read_speed)
+                StageNode(node.name, self.free(node), node.facts.read_speed)
                 for node in nodes
                 if not kind or node.facts.kernels == kind
             ]
@@ -309,7 +323,7 @@ class Cluster:
         """Return the usable nodes: those with all files first, then those with the most free memory."""
 
         def key(node: Node) -> tuple[int, int]:
-            return -len(held[node]), self.promised(node) - node.facts.available_bytes
+            return -len(held[node]), -self.free(node)
 
         return sorted((node for node in held if node.usable and node not in without), key=key)
 
@@ -347,6 +361,7 @@ class Cluster:
             projector=paths.get(load.projector, ""),
             adapters=tuple(msgspec.structs.replace(each, path=paths[each.path]) for each in load.adapters),
             reserved=self.promised(node),
+            allowed=self.allowed(node),
         )
 
     async def _files(self, load: Load) -> dict[str, str]:

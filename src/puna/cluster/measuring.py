@@ -57,8 +57,7 @@ def model_sizes(load: Load) -> ModelSizes:
         context = load.num_ctx or min(forecast.trained_context or UNSTATED_CONTEXT, UNSTATED_CONTEXT)
         table = forecast.table(context=context, parallel=load.parallel, batch=load.num_batch)
     count = forecast.options.block_count
-    layers = {int(each.name.split()[1]): each for each in table.parts if each.name.startswith("layer ")}
-    own = [layers[index] for index in range(count)]
+    own = [table.layer(number) for number in range(count)]
     each = table.activations + table.bookkeeping + table.process
     inner = sum(part.weights + part.cache for part in own)
     beside = sum(Path(path).stat().st_size for path in (load.draft, load.projector) if path)

@@ -13,14 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-import psutil
-
 from puna import __version__
 from puna.cluster.asking import NodeLostError, ask
 from puna.cluster.split_plan import ModelSizes
-from puna.config import models_dir
+from puna.config import env_int, models_dir
 from puna.errors import PunaError, StoreError
-from puna.machine import available_memory
+from puna.machine import available_memory, total_memory
 from puna.protocol import Load
 from puna.store.blobs import Blobs, BlobWriter, storage_errors
 from puna.system.processors import usable_processors
@@ -33,6 +31,9 @@ _PARTS_AT_ONCE: Final = 4
 #: How long a part may take before another node is asked for it.
 _PART_TIMEOUT_S: Final = 60.0
 
+
+#: Memory for models on a node whose operator does not limit it.
+_UNLIMITED_MB: Final = 1 << 40
 
 #: The variable that names the file by which a node's operator and its agent tell each other of its end.
 LEAVING_FILE: Final = "PUNA_CLUSTER_LEAVING_FILE"
@@ -49,7 +50,7 @@ class NodeFacts:
     hostname: str
     version: str  # of Puna
     processors: int
-    memory_bytes: int
+    memory_bytes: int  # in all, or as much as models may take (PUNA_CLUSTER_MEMORY_MB)
     available_bytes: int
     free_disk_bytes: int
     leaving: bool = False  # its operator has asked it to end
@@ -81,7 +82,7 @@ class NodeAgent:
             hostname=socket.gethostname(),
             version=__version__,
             processors=usable_processors(),
-            memory_bytes=int(psutil.virtual_memory().total),
+            memory_bytes=min(total_memory(), env_int("CLUSTER_MEMORY_MB", _UNLIMITED_MB, least=1) << 20),
             available_bytes=available_memory(),
             free_disk_bytes=shutil.disk_usage(folder).free,
             leaving=leaving.is_file(),

@@ -217,8 +217,12 @@ class Replica:
 
     @property
     def alive(self) -> bool:
-        clients = (self.client, *(stage.client for stage in self.stages))
+        clients = self.clients
         return all(client.alive for client in clients) and not any(node.lost.is_set() for node in self.nodes)
+
+    @property
+    def clients(self) -> list[RunnerClient]:
+        return [self.client, *(stage.client for stage in self.stages)]
 
     @property
     def nodes(self) -> list[Node]:
@@ -230,7 +234,7 @@ class Replica:
 
     def kill(self, reason: str) -> None:
         """Kill its processes."""
-        for client in (self.client, *(stage.client for stage in self.stages)):
+        for client in self.clients:
             client.kill(reason)
 
     async def close(self) -> None:

@@ -72,6 +72,9 @@ class Nodes(Protocol):
     def promised(self, node: Node) -> int:
         """Return the bytes by which caches on a node may still grow."""
 
+    def allowed(self, node: Node) -> int:
+        """Return the bytes that one more model may take on a node, if they are free."""
+
     async def place(
         self,
         load: Load,
@@ -96,7 +99,7 @@ class StageStatus:
     end: int
     memory_bytes: int
     token_us: float  # of computing
-    token_bytes: float  # sent to it
+    token_bytes: float  # that it receives
 
 
 @dataclass(frozen=True)
@@ -187,6 +190,15 @@ class Replicas:
             if stage.node is node
         )
 
+    def taken(self, node: Node) -> int:
+        """Return the bytes that its processes on a node take; those not measured yet have their weights."""
+        return sum(
+            max(process.memory_bytes, client.info.weight_bytes)
+            for replica in self._replicas
+            for at, client, process in zip(replica.nodes, replica.clients, replica.processes, strict=True)
+            if at is node
+        )
+
     def processes(self) -> list[ModelProcess]:
         return [ModelProcess(one.name, one.node.name, one.client) for one in self._replicas if one.alive]
 
@@ -232,13 +244,17 @@ class Replicas:
         self._load = msgspec.structs.replace(before, num_ctx=max(before.num_ctx, num_ctx))
         growing = [replica for replica in self._replicas if replica.alive]
         results = await asyncio.gather(
-            *(replica.client.grow(num_ctx, self._cluster.promised(replica.node)) for replica in growing),
+            *(self._grow_context(replica, num_ctx) for replica in growing),
             return_exceptions=True,
         )
         for replica, result in zip(growing, results, strict=True):
             if isinstance(result, BaseException) and replica.alive:
                 self._load = before
                 raise result
+
+    async def _grow_context(self, replica: Replica, num_ctx: int) -> None:
+        node = replica.node
+        await replica.client.grow(num_ctx, self._cluster.promised(node), self._cluster.allowed(node))
 
     def scale(self, least: int, most: int) -> None:
         self._bounds = least, most
@@ -527,7 +543,7 @@ class Replicas:
                 continue
             if load.num_ctx < self._load.num_ctx:  # the others have grown meanwhile
                 try:
-                    await placed.client.grow(self._load.num_ctx, self._cluster.promised(placed.node))
+                    await self._grow_context(placed, self._load.num_ctx)
                 except BaseException as error:
                     await placed.close()
                     if not isinstance(error, PunaError):
@@ -615,7 +631,7 @@ def _stages(replica: Replica) -> list[StageStatus]:
                 end=ends[number],
                 memory_bytes=process.memory_bytes,
                 token_us=cost.compute_us / rows,
-                token_bytes=cost.sent_bytes / rows,
+                token_bytes=cost.received_bytes / rows,
             )
         )
     return found

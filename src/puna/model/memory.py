@@ -48,7 +48,7 @@ _LAYER = re.compile(r"(?:enc\.|dec\.)?blk\.(\d+)\.")
 class PartMemory:
     """Memory of one layer, or of what precedes or follows all layers, in bytes."""
 
-    name: str  # `input`, `layer 7`, `output`
+    name: str  # `input`, `output`, or that of a layer
     device: str
     weights: int
     cache: int
@@ -66,6 +66,11 @@ class MemoryTable:
     tokenizer: int
     process: int = _PROCESS_BYTES
     bookkeeping: int = 0  # of sequences' cells
+
+    def layer(self, number: int) -> PartMemory:
+        """Return the part of a layer."""
+        name = layer_name(number)
+        return next(part for part in self.parts if part.name == name)
 
     @property
     def weights(self) -> int:
@@ -236,7 +241,9 @@ class Forecast(MemoryForecast):
         cache = self._cache.layer_bytes(sequences=parallel, capacity=context * parallel, batch=batch)
         layers = sorted({part for part in self._weights if isinstance(part, int)} | set(cache))
         parts = [
-            PartMemory(f"layer {i}", self._device, self._weights.get(i, 0), cache.get(i, 0) if context else 0)
+            PartMemory(
+                layer_name(i), self._device, self._weights.get(i, 0), cache.get(i, 0) if context else 0
+            )
             for i in layers
         ]
         parts.insert(0, PartMemory("input", self._device, self._weights.get("input", 0), 0))
@@ -256,6 +263,11 @@ class Forecast(MemoryForecast):
                 sequences=parallel, longest=context, capacity=context * parallel
             ),
         )
+
+
+def layer_name(number: int) -> str:
+    """Return the name of the part that is layer `number`."""
+    return f"layer {number}"
 
 
 def tokenizer_bytes(tokens: int) -> int:

@@ -338,9 +338,10 @@ class RunnerClient:
         assert isinstance(reply, Pong)
         return reply
 
-    async def grow(self, num_ctx: int, reserved: int) -> None:
+    async def grow(self, num_ctx: int, reserved: int, allowed: int | None = None) -> None:
         """Raise the maximum context to `num_ctx`; see `Grow`. Raises the runner's error."""
-        async with self._exchange(Grow(id=next(self._ids), num_ctx=num_ctx, reserved=reserved)) as receive:
+        message = Grow(id=next(self._ids), num_ctx=num_ctx, reserved=reserved, allowed=allowed)
+        async with self._exchange(message) as receive:
             reply = await receive()
         assert isinstance(reply, Grown)
         self.info = reply.of(self.info)

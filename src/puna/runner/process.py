@@ -26,7 +26,7 @@ from puna.errors import InsufficientMemoryError, OutOfMemoryError, PunaError, Re
 from puna.kvcache.cache import Picturing
 from puna.kvcache.contents import Contents
 from puna.kvcache.types import KVTypes
-from puna.machine import is_out_of_memory, memory_is_short
+from puna.machine import allow_memory, is_out_of_memory, memory_is_short
 from puna.model.load import LoadSettings, load_model, load_stage
 from puna.model.split.model import SplitModel
 from puna.ops import default_backend, missing_kernels
@@ -203,6 +203,7 @@ def _await_model(channel: _Parent) -> ChatModel | StageProcess | None:
         message = frame.message()
         if not isinstance(message, Load):
             raise RequestError(f"the first message must be Load, not {type(message).__name__}")
+        allow_memory(message.allowed)
         try:
             if message.split is not None and message.split.number:
                 return _load_stage(message, message.split, channel)
@@ -416,7 +417,7 @@ def _pong(message: Ping, engine: Engine) -> Pong:
         cache_bytes=engine.provided_bytes,
         cells=engine.cache.counts(),
         evicted=engine.evicted,
-        stages=[StageCost(**vars(cost)) for cost in model.pipeline.costs]
+        stages=[StageCost(**vars(cost)) for cost in model.other_stages.costs]
         if isinstance(model, SplitModel)
         else [],
     )
@@ -439,6 +440,7 @@ def _between_steps(
 
 def _grow(message: Grow, engine: Engine, channel: _Parent) -> None:
     """Grow the context on the engine's thread, between two steps."""
+    allow_memory(message.allowed)
 
     def grown(_: None) -> Grown:
         return Grown(id=message.id, context_length=engine.context, cache_bytes=engine.cache_bytes)

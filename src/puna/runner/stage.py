@@ -102,12 +102,12 @@ def joined(loaded: LoadedModel, split: SplitLoad, on_loss: Callable[[ModelLostEr
         )
         for number, each in enumerate(stages, 2)
     ]
-    pipeline = OtherStages(down, up, others, on_loss)
-    kernels = {loaded.ops.kernels, *pipeline.greeting.kernels}
+    connected = OtherStages(down, up, others, on_loss)
+    kernels = {loaded.ops.kernels, *connected.greeting.kernels}
     if len(kernels) > 1 and not split.any_kernels:
-        pipeline.close()
+        connected.close()
         raise UnsupportedModelError(
             f"the stages would use different kernels ({', '.join(sorted(kernels))}), whose results differ in "
             "the last bits; use nodes that agree, or allow it with PUNA_SPLIT_KERNELS=any"
         )
-    return dataclasses.replace(loaded, model=SplitModel(first, pipeline))
+    return dataclasses.replace(loaded, model=SplitModel(first, connected))

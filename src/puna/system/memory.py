@@ -24,9 +24,18 @@ def group_memory(root: Path = Path("/")) -> int | None:
 
     None without a limit. The files of the system are below `root`.
     """
+    return min((max(0, limit - max(0, taken)) for limit, taken in _groups(root)), default=None)
+
+
+def group_limit(root: Path = Path("/")) -> int | None:
+    """Return how many bytes the control group of this process may take in all; see `group_memory`."""
+    return min((limit for limit, _ in _groups(root)), default=None)
+
+
+def _groups(root: Path) -> Iterator[tuple[int, int]]:
+    """Yield the limit of each group around this process that has one, and the bytes that it has taken."""
     if not has_linux():
-        return None
-    left: list[int] = []
+        return
     for line in text_of(root / "proc/self/cgroup").splitlines():
         _, _, described = line.partition(":")
         controllers, _, group = described.partition(":")
@@ -44,11 +53,9 @@ def group_memory(root: Path = Path("/")) -> int | None:
             if limit.isdigit() and used.isdigit():
                 # Pages of files that nobody has read lately count as used, but give way.
                 files = re.search(r"^(?:total_)?inactive_file (\d+)$", text_of(folder / "memory.stat"), re.M)
-                taken = int(used) - (int(files[1]) if files else 0)
-                left.append(max(0, int(limit) - max(0, taken)))
+                yield int(limit), int(used) - (int(files[1]) if files else 0)
             if folder == mounted:
                 break
-    return min(left, default=None)
 
 
 def available_address_space() -> int:

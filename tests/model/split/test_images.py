@@ -15,7 +15,7 @@ from puna.model.load import LoadedModel, load_model
 from puna.model.models.qwen3 import Qwen3
 from puna.model.models.qwen3vl import Qwen3VL
 from puna.model.split import cache as split_cache
-from tests.model.split.pipelines import split
+from tests.model.split.splitting import split
 from tests.tiny.decoders import TinyDecoder, tiny_decoder_gguf
 from tests.tiny.mllama import TinyMllama, tiny_mllama_gguf
 

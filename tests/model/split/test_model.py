@@ -15,7 +15,7 @@ from puna.kvcache.types import F16_TYPES
 from puna.model.load import LoadedModel, load_model
 from puna.model.split import cache as split_cache
 from puna.model.stages import places_to_cut
-from tests.model.split.pipelines import split
+from tests.model.split.splitting import split
 from tests.tiny.decoders import GEMMA2, QWEN3_MOE, tiny_decoder_gguf
 from tests.tiny.gemma3 import TinyGemma3, tiny_gemma3_gguf
 from tests.tiny.gemmas import TinyGemma3n, TinyGemma4

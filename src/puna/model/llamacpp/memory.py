@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from puna.gguf import GGMLType, StringArray
 from puna.gguf.metadata import flag, invalid, per_layer, required, scalar
 from puna.model.llamacpp.bindings import bindings
-from puna.model.memory import MemoryForecast, MemoryTable, PartMemory, tokenizer_bytes
+from puna.model.memory import MemoryForecast, MemoryTable, PartMemory, layer_name, tokenizer_bytes
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
@@ -77,7 +77,7 @@ class LlamaCppForecast(MemoryForecast):
         capacity = context * parallel
         parts = [
             PartMemory(
-                f"layer {i}",
+                layer_name(i),
                 self._device(i),
                 self._weights.get(i, 0),
                 size.bytes(parallel if context else 0, capacity),

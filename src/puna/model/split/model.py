@@ -43,7 +43,7 @@ class StageSums:
 
     rows: int = 0  # of batches
     compute_us: int = 0
-    sent_bytes: int = 0  # to this stage
+    received_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,6 @@ class OtherStages:
         """`stages` are all but the first. Raises `ModelLostError` if they do not answer."""
         self.stages = list(stages)
         self.costs = [StageSums() for _ in range(len(stages) + 1)]
-        self.waited_us = 0  # for other stages, connections included
         self._down = down
         self._up = up
         self._on_loss = on_loss
@@ -82,16 +81,14 @@ class OtherStages:
         self.tell(Greeting())
         self.greeting, _ = self.answer(Greeting)
 
-    def tell(self, message: StageMessage, arrays: Arrays | tuple[()] = ()) -> int:
-        """Send a message to all stages, and return its bytes. Raises `ModelLostError`."""
+    def tell(self, message: StageMessage, arrays: Arrays | tuple[()] = ()) -> None:
+        """Send a message to all stages. Raises `ModelLostError`."""
         if self._lost is not None:
             raise self._lost
-        before = self._down.sent_bytes
         try:
             self._down.send(message, arrays)
         except (OSError, RunnerError) as error:
             raise self.give_up(f"{self.stages[0].name} cannot be reached: {error}") from error
-        return self._down.sent_bytes - before
 
     def command(self, message: StageMessage) -> None:
         """Have the caches of all stages change as the one here did; without them, the next pass fails."""
@@ -107,6 +104,11 @@ class OtherStages:
         if not isinstance(message, kind):
             raise self.give_up(f"a stage answered {type(message).__name__} instead of {kind.__name__}")
         return message, arrays
+
+    @property
+    def received_bytes(self) -> int:
+        """Bytes that came back to the first stage."""
+        return self._up.received_bytes
 
     def close(self) -> None:
         self._closed = True
@@ -153,9 +155,9 @@ class SplitModel:
     encodes_prompts = False
     max_sequences = None
 
-    def __init__(self, first: Decoder, pipeline: OtherStages) -> None:
+    def __init__(self, first: Decoder, other_stages: OtherStages) -> None:
         self.first = first
-        self.pipeline = pipeline
+        self.other_stages = other_stages
         self.engine = first.engine
         self.ops: Backend = first.ops
         self.generates = first.generates
@@ -168,17 +170,17 @@ class SplitModel:
 
     def make_cache(self, *, sequences: int, context: int, capacity: int, types: KVTypes) -> Cache:
         own = self.first.make_cache(sequences=sequences, context=context, capacity=capacity, types=types)
-        self.pipeline.tell(
+        self.other_stages.tell(
             MakeCache(sequences=sequences, context=context, capacity=capacity, types=str(types))
         )
-        self.pipeline.answer(MakeCache)
-        self._cache = SplitCache(own, self.pipeline.command, self.pipeline.give_up)
+        self.other_stages.answer(MakeCache)
+        self._cache = SplitCache(own, self.other_stages.command, self.other_stages.give_up)
         return self._cache
 
     def cache_room(self, available: int) -> int:
         own = _cell_bytes(self.first.sample_cache(F16_TYPES))
         taken = self._cache.provided_bytes if self._cache is not None else 0
-        for other, room in zip(self.pipeline.stages, self.pipeline.greeting.room_bytes, strict=True):
+        for other, room in zip(self.other_stages.stages, self.other_stages.greeting.room_bytes, strict=True):
             options = self.first.options.on(other.layers)
             theirs = _cell_bytes(type(self.first)(options, self.ops).sample_cache(F16_TYPES))
             if own and theirs:
@@ -205,13 +207,11 @@ class SplitModel:
             answers = [self._result() for _ in cache.pieces]
         except Exception as error:
             if cache.sent and not isinstance(error, ModelLostError):
-                raise self.pipeline.give_up(f"a pass failed half-way: {error}") from error
+                raise self.other_stages.give_up(f"a pass failed half-way: {error}") from error
             raise
-        now = time.monotonic()
-        costs = self.pipeline.costs[0]
-        costs.rows += sum(map(len, cache.pieces))
-        costs.compute_us += round((computed - began) * 1e6)
-        self.pipeline.waited_us += round((now - computed) * 1e6)
+        own = self.other_stages.costs[0]
+        own.compute_us += round((computed - began) * 1e6)
+        own.received_bytes = self.other_stages.received_bytes
         carried = [self.ops.array(np.concatenate(parts)) for parts in zip(*answers, strict=True)]
         return self.first.finish(carried, batch)
 
@@ -222,17 +222,17 @@ class SplitModel:
         found = self.first.run(self.first.embed(arrays), arrays, cache)
         message, states = packed(piece, whole=whole, images=self._shows_images)
         carried: list[NDArray[np.float32]] = [np.asarray(ops.numpy(each)) for each in found]
-        sent = self.pipeline.tell(message, [*carried, *states])
-        for cost in self.pipeline.costs[1:]:  # about as much each
+        self.other_stages.tell(message, [*carried, *states])
+        for cost in self.other_stages.costs:
             cost.rows += len(piece)
-            cost.sent_bytes += sent
 
     def _result(self) -> Arrays:
-        message, arrays = self.pipeline.answer(Rows)
-        if len(message.spent_us) != len(self.pipeline.stages):
-            raise self.pipeline.give_up("a stage answered something else than was asked")
-        for cost, spent_us in zip(self.pipeline.costs[1:], message.spent_us, strict=True):
-            cost.compute_us += spent_us
+        message, arrays = self.other_stages.answer(Rows)
+        if len(message.spent) != len(self.other_stages.stages):
+            raise self.other_stages.give_up("a stage answered something else than was asked")
+        for cost, spent in zip(self.other_stages.costs[1:], message.spent, strict=True):
+            cost.compute_us += spent.compute_us
+            cost.received_bytes = spent.received_bytes
         return arrays
 
     def hidden_and_logits(self, batch: BatchArrays, cache: Cache, predicted: Array) -> tuple[Array, Array]:

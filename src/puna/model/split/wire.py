@@ -55,11 +55,17 @@ class MakeCache(StageMessage, frozen=True):
     types: str
 
 
+class StageSpent(msgspec.Struct, frozen=True, array_like=True):
+    """The cost of a pass for a stage."""
+
+    compute_us: int
+    received_bytes: int  # by all messages so far
+
+
 class Pass(StageMessage, frozen=True):
     """Make room for a batch, and run the layers of this stage on the arrays.
 
-    With `images`, further arrays are the states of the payloads. `spent_us` are the microseconds that each
-    further stage has computed so far.
+    With `images`, further arrays are the states of the payloads. Each further stage adds to `spent`.
     """
 
     tokens: bytes  # int32 [rows]
@@ -73,13 +79,13 @@ class Pass(StageMessage, frozen=True):
     axes: int = 0  # 0: `places` are [rows]
     payloads: list[tuple[int, int]] = []  # row and entries
     images: bool = False
-    spent_us: list[int] = []
+    spent: list[StageSpent] = []
 
 
 class Rows(StageMessage, frozen=True):
     """The result of a `Pass`, from the last stage to the first."""
 
-    spent_us: list[int]
+    spent: list[StageSpent]
 
 
 class Undo(StageMessage, frozen=True):
@@ -225,7 +231,7 @@ class Link:
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._decoder = msgspec.msgpack.Decoder(AnyMessage)
-        self.sent_bytes = 0
+        self.received_bytes = 0
 
     def send(self, message: StageMessage, arrays: Sequence[NDArray[np.float32]] = ()) -> None:
         """Send a message. Raises `RunnerError` if it is too long, and `OSError` if the other side is gone."""
@@ -240,7 +246,6 @@ class Link:
             parts = [b"".join(parts)]
         for part in parts:
             self._sock.sendall(part)
-        self.sent_bytes += _HEADER.size + len(body) + total
 
     def receive(self) -> tuple[AnyMessage, Arrays] | None:
         """Return the next message and its arrays, or None when the other side has closed.
@@ -273,6 +278,7 @@ class Link:
             if math.prod(shape):
                 self._fill(array.data.cast("B"))
             arrays.append(array)
+        self.received_bytes += _HEADER.size + length + total
         return message, arrays
 
     def close(self) -> None:

@@ -29,6 +29,7 @@ from puna.model.split.wire import (
     Remove,
     Rows,
     StageMessage,
+    StageSpent,
     Undo,
     on_stage,
     unpacked,
@@ -187,13 +188,14 @@ class Worker:
         cache.start_forward(batch)
         found = self._model.run([ops.array(each) for each in carried], on_stage(batch, message, ops), cache)
         results = [np.asarray(ops.numpy(each), np.float32) for each in found]
-        spent_us = [*message.spent_us, round((time.monotonic() - began) * 1e6)]
+        spent_us = round((time.monotonic() - began) * 1e6)
+        spent = [*message.spent, StageSpent(spent_us, self._source.received_bytes)]
         self.passes += 1
         self.pass_began = None
         answer: StageMessage
         if self._stage.is_last:
-            answer = Rows(spent_us=spent_us)
+            answer = Rows(spent=spent)
         else:
-            answer = msgspec.structs.replace(message, spent_us=spent_us)
+            answer = msgspec.structs.replace(message, spent=spent)
             results += states
         self._sink.send(answer, results)

@@ -62,8 +62,8 @@ def split(path: Path, cuts: Sequence[int], **options: Any) -> Iterator[Split]:
             OtherStage(f"stage {number}", ModelStage(begin, end, count))
             for number, (begin, end) in enumerate(zip(cuts, ends, strict=True), 2)
         ]
-        pipeline = OtherStages(Link(pairs[0][0]), Link(pairs[-1][1]), others, failures.append)
-        stack.callback(pipeline.close)
-        model = SplitModel(first, pipeline)
+        other_stages = OtherStages(Link(pairs[0][0]), Link(pairs[-1][1]), others, failures.append)
+        stack.callback(other_stages.close)
+        model = SplitModel(first, other_stages)
         loaded = dataclasses.replace(whole, model=model)
         yield Split(loaded, workers, [each for pair in pairs for each in pair], failures)
