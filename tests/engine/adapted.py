@@ -51,8 +51,11 @@ def scores_of(run: Run, number: int) -> np.ndarray:
     return np.array([score for _, score in run.scored(number)[1:]])
 
 
-def check_mixed(tuned: Tuned) -> None:
-    """Check that requests of one batch with different adapters match merged weights, as they do alone."""
+def check_mixed(tuned: Tuned) -> list[list[float]]:
+    """Check that requests of one batch with different adapters match merged weights, as they do alone.
+
+    Returns the scores of their prompts.
+    """
     ours, merged = tuned
     together, alone = Run(ours, batch_size=64), Run(ours, batch_size=64)
     settings = {"prompt_logprobs": True, "num_predict": 6, "temperature": 0, "ignore_eos": True}
@@ -75,6 +78,7 @@ def check_mixed(tuned: Tuned) -> None:
         found.append(scores)
     differences = [np.abs(a - b).max() for i, a in enumerate(found) for b in found[:i]]
     assert min(differences) > 0.05, "the adapters change too little to be seen"
+    return [scores.tolist() for scores in found]
 
 
 def check_alone(ours: LoadedModel, tokens: int) -> None:

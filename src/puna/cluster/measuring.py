@@ -13,6 +13,7 @@ from puna.cluster.split_plan import ModelSizes
 from puna.errors import UnsupportedModelError
 from puna.gguf import open_gguf
 from puna.kvcache.types import KVTypes
+from puna.model.adapters.adapters import adapter_bytes
 from puna.model.load import forecast_for
 from puna.model.memory import UNSTATED_CONTEXT, Forecast
 from puna.model.stages import places_to_cut
@@ -58,6 +59,7 @@ def model_sizes(load: Load) -> ModelSizes:
         table = forecast.table(context=context, parallel=load.parallel, batch=load.num_batch)
     count = forecast.options.block_count
     own = [table.layer(number) for number in range(count)]
+    changes = sum(adapter_bytes(Path(adapter.path)) for adapter in load.adapters)  # each stage reads all
     each = table.activations + table.bookkeeping + table.process
     inner = sum(part.weights + part.cache for part in own)
     beside = sum(Path(path).stat().st_size for path in (load.draft, load.projector) if path)
@@ -65,6 +67,6 @@ def model_sizes(load: Load) -> ModelSizes:
         weights=tuple(part.weights for part in own),
         caches=tuple(part.cache for part in own),
         first=table.total - each - inner + beside,
-        each=each,
+        each=each + changes,
         places=tuple(places_to_cut([layer.remembers for layer in forecast.options.layers[:count]])),
     )

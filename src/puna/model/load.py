@@ -183,12 +183,13 @@ def load_stage(
     path: str | Path,
     settings: LoadSettings,
     *,
+    adapters: Sequence[AdapterFile] = (),
     ops: Backend | None = None,
     progress: ProgressCallback | None = None,
 ) -> LoadedStage:
     """Load the layers `settings.layers` of the model at `path`, which others have the first layers of.
 
-    `progress` and errors are those of `load_model`.
+    Of `adapters` it takes what changes these layers. `progress` and errors are those of `load_model`.
     """
     assert settings.layers is not None
     ops = ops or default_backend()
@@ -197,10 +198,11 @@ def load_stage(
             file, settings.cache_types, ops, prediction_heads=settings.prediction_heads,
             engine=settings.engine, layers=settings.layers,
         )  # fmt: skip
-        _admit(file, forecast, settings, ops, None, ())
+        pairs = _admit(file, forecast, settings, ops, None, adapters)
         assert isinstance(forecast, Forecast)
         source = _FileSource(file, ops, forecast.weight_bytes, progress, forecast.options.stage)
         model = _load_text(file, forecast, source)
+        load_adapters(adapters, pairs, model)
     assert isinstance(model, Decoder), "only decoders can be split"
     return LoadedStage(model, forecast.weight_bytes)
 
@@ -213,12 +215,10 @@ def _admit(
     draft: str | Path | None,
     adapters: Sequence[AdapterFile],
 ) -> list[Pairs]:
-    """Return the adapters' matrices if memory suffices for the model, its draft model and `adapters`."""
+    """Return the adapters' matrices for this process if memory suffices for them, model and draft model."""
     sizes = {"context": settings.context, "parallel": settings.parallel, "batch": settings.batch_size}
     needs = forecast.table(**sizes)
     check_count(adapters)
-    if adapters and settings.layers is not None:
-        raise UnsupportedModelError(f"{file.path.name}: a model with adapters cannot be split")
     draft_bytes, free = 0, available_memory() - settings.reserved
     if draft:
         with open_gguf(draft) as guesser:
@@ -237,7 +237,9 @@ def _admit(
     # Reading fills in experts that a file leaves out, so the matrices may be larger than the file.
     held = sum(pair.a.nbytes + pair.b.nbytes for each in pairs for pair in each.values())
     forecast.check(needs, free, draft_bytes, max(counted, held))
-    return pairs
+    if (stage := forecast.options.stage) is None:
+        return pairs
+    return [{name: pair for name, pair in each.items() if stage.holds(name)} for each in pairs]
 
 
 def _load(file: GGUFFile, forecast: Forecast, ops: Backend, progress: ProgressCallback | None) -> LoadedModel:

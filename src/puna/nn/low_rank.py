@@ -43,6 +43,17 @@ class RowScales:
         self._columns.clear()
 
     @contextmanager
+    def part(self, begin: int, end: int, outputs: Rows | None) -> Iterator[Mapping[int, NDArray[np.float32]]]:
+        """Let rows [begin, end) be all of the pass, with `outputs` wanted from them; yield their scales."""
+        scales, all_outputs = self._scales, self._outputs
+        own = {adapter: each[begin:end] for adapter, each in scales.items()}
+        self.begin(own, outputs)
+        try:
+            yield own
+        finally:
+            self.begin(scales, all_outputs)
+
+    @contextmanager
     def standing_for(self, rows: Rows) -> Iterator[None]:
         """Make linears treat each row they receive as the pass's row whose number is given in `rows`."""
         before, self._others, self._columns = (self._others, self._columns), rows, {}

@@ -267,7 +267,14 @@ def _load(request: Load, channel: _Parent) -> ChatModel:
 def _load_stage(request: Load, split: SplitLoad, channel: _Parent) -> StageProcess:
     ops = default_backend()
     ops.set_threads(request.num_thread)
-    loaded = load_stage(request.path, _settings(request), ops=ops, progress=_reporting(channel))
+    with _adapters_named(request.adapters):
+        loaded = load_stage(
+            request.path,
+            _settings(request),
+            adapters=request.adapters,
+            ops=ops,
+            progress=_reporting(channel),
+        )
     stage = StageProcess(loaded, split, request.reserved)
     channel.send(stage.loaded())
     return stage

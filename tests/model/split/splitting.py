@@ -17,6 +17,7 @@ from puna.model.split.model import OtherStage, OtherStages, SplitModel
 from puna.model.split.wire import Link
 from puna.model.split.worker import Worker
 from puna.model.stages import ModelStage
+from puna.options import AdapterFile
 from tests.waiting import PATIENCE_S
 
 
@@ -36,17 +37,19 @@ class Split:
 
 
 @contextmanager
-def split(path: Path, cuts: Sequence[int], **options: Any) -> Iterator[Split]:
+def split(
+    path: Path, cuts: Sequence[int], adapters: Sequence[AdapterFile] = (), **options: Any
+) -> Iterator[Split]:
     """Load a model in stages, of which the second begins with layer `cuts[0]`, and so on."""
     with ExitStack() as stack:
-        whole = load_model(path, LoadSettings(layers=(0, cuts[0])), **options)
+        whole = load_model(path, LoadSettings(layers=(0, cuts[0])), adapters=adapters, **options)
         first: Any = whole.model
         count = first.options.block_count
         ends = [*cuts[1:], count]
         pairs = [socket.socketpair() for _ in range(len(cuts) + 1)]
         workers, failures = [], []
         for number, (begin, end) in enumerate(zip(cuts, ends, strict=True), 1):
-            stage = load_stage(path, LoadSettings(layers=(begin, end)))
+            stage = load_stage(path, LoadSettings(layers=(begin, end)), adapters=adapters)
             source, sink = Link(pairs[number - 1][1]), Link(pairs[number][0])
             worker = Worker(stage.model, source, sink, number=number)
             workers.append(worker)

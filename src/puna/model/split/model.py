@@ -10,10 +10,11 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
 import numpy as np
 
 from puna.batch import Batch, BatchArrays, Input
@@ -198,11 +199,13 @@ class SplitModel:
 
     def hidden(self, batch: BatchArrays, cache: Cache) -> Array:
         assert isinstance(cache, SplitCache), "a split model has caches of its own"
-        began, whole = time.monotonic(), batch.kept is not None
+        began, whole, row = time.monotonic(), batch.kept is not None, 0
         try:
             for number in range(len(cache.pieces)):
-                self._pass_on(cache.begin_piece(number), cache.own, whole=whole)
-                cache.sent = number + 1
+                piece = cache.begin_piece(number)
+                with self.first.row_scales.part(row, row + len(piece), piece.outputs) as scales:
+                    self._pass_on(piece, cache.own, scales, whole=whole)
+                cache.sent, row = number + 1, row + len(piece)
             computed = time.monotonic()
             answers = [self._result() for _ in cache.pieces]
         except Exception as error:
@@ -215,12 +218,17 @@ class SplitModel:
         carried = [self.ops.array(np.concatenate(parts)) for parts in zip(*answers, strict=True)]
         return self.first.finish(carried, batch)
 
-    def _pass_on(self, piece: Batch, cache: Cache, *, whole: bool) -> None:
+    def _pass_on(
+        self, piece: Batch, cache: Cache, scales: Mapping[int, NDArray[np.float32]], *, whole: bool
+    ) -> None:
         """Run the layers here on a piece, and send the results to the next stage."""
         ops = self.ops
         arrays = piece.on(ops)
         found = self.first.run(self.first.embed(arrays), arrays, cache)
         message, states = packed(piece, whole=whole, images=self._shows_images)
+        if scales:
+            strengths = {number: each.tobytes() for number, each in scales.items()}
+            message = msgspec.structs.replace(message, scales=strengths)
         carried: list[NDArray[np.float32]] = [np.asarray(ops.numpy(each)) for each in found]
         self.other_stages.tell(message, [*carried, *states])
         for cost in self.other_stages.costs:

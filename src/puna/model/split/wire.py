@@ -65,7 +65,8 @@ class StageSpent(msgspec.Struct, frozen=True, array_like=True):
 class Pass(StageMessage, frozen=True):
     """Make room for a batch, and run the layers of this stage on the arrays.
 
-    With `images`, further arrays are the states of the payloads. Each further stage adds to `spent`.
+    With `images`, further arrays are the states of the payloads. `scales` are the strengths of adapters, by
+    their numbers. Each further stage adds to `spent`.
     """
 
     tokens: bytes  # int32 [rows]
@@ -79,6 +80,7 @@ class Pass(StageMessage, frozen=True):
     axes: int = 0  # 0: `places` are [rows]
     payloads: list[tuple[int, int]] = []  # row and entries
     images: bool = False
+    scales: dict[int, bytes] = {}  # float32 [rows]
     spent: list[StageSpent] = []
 
 
@@ -208,6 +210,15 @@ def unpacked(message: Pass, states: Arrays, ops: Backend) -> Batch:
     )
 
 
+def scales_in(message: Pass) -> dict[int, NDArray[np.float32]]:
+    """Return the strength of each adapter for each row of a batch. Raises `RunnerError`."""
+    rows = len(message.tokens) // np.dtype(np.int32).itemsize
+    found = {number: _numbers(each, np.float32) for number, each in message.scales.items()}
+    if any(len(each) != rows for each in found.values()):
+        raise RunnerError(f"adapters of a batch of {rows} rows have other numbers of strengths")
+    return found
+
+
 def on_stage(batch: Batch, message: Pass, ops: Backend) -> BatchArrays:
     """Return a batch as arrays for a stage that is not the first; without states, images are no matter."""
     arrays = batch.on(ops)
@@ -219,7 +230,7 @@ def on_stage(batch: Batch, message: Pass, ops: Backend) -> BatchArrays:
     )
 
 
-def _numbers(data: bytes, kind: type[np.int32 | np.int64]) -> NDArray[Any]:
+def _numbers(data: bytes, kind: type[np.int32 | np.int64 | np.float32]) -> NDArray[Any]:
     if len(data) % np.dtype(kind).itemsize:
         raise RunnerError(f"{len(data)} bytes are not whole numbers")
     return np.frombuffer(data, kind).copy()

@@ -32,6 +32,7 @@ from puna.model.split.wire import (
     StageSpent,
     Undo,
     on_stage,
+    scales_in,
     unpacked,
 )
 
@@ -186,6 +187,7 @@ class Worker:
         cache = self._made
         self.pass_began = began = time.monotonic()
         cache.start_forward(batch)
+        self._model.row_scales.begin(scales_in(message), batch.outputs)
         found = self._model.run([ops.array(each) for each in carried], on_stage(batch, message, ops), cache)
         results = [np.asarray(ops.numpy(each), np.float32) for each in found]
         spent_us = round((time.monotonic() - began) * 1e6)
