@@ -189,6 +189,12 @@ def test_conversations_find_the_replica_that_remembers_them(workers: Cluster) ->
         "both replicas to report what they remember",
     )
     assert [cached > 200 for _, cached in map(ask, conversations)] == [True] * 6
+    for replica in [one["name"] for one in workers.replicas("demo").values()]:
+        with workers.server.http.stream("GET", "/api/puna/live", params={"replica": replica}) as reply:
+            states = (json.loads(line[6:]) for line in reply.iter_lines() if line.startswith("data: "))
+            shown = next(model for state in states for model in state["models"] if model["steps"])
+        assert shown["replica"] == replica
+        assert len(shown["replicas"]) == 2
     with listening(workers.server) as events:
         assert next(events)[0] == "begin"
         found = [next(events)[1] for _ in range(2)]

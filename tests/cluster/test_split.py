@@ -96,6 +96,12 @@ def test_costs_of_stages_are_shown(divided: Cluster) -> None:
     merged(list(lines(divided, endless(options=SEEDED | {"num_predict": 20}))))
     wait_until(lambda: stages(divided, "endless")[1]["token_us"], "measured costs")
     assert "LAYERS" in _status_text(divided.status())
+    metrics = divided.server.http.get("/metrics").text
+    assert 'puna_stage_bytes_total{model="endless:latest",stage="2"}' in metrics
+    with divided.server.http.stream("GET", "/api/puna/live") as reply:
+        line = next(line for line in reply.iter_lines() if line.startswith("data: "))
+    [model] = json.loads(line[6:])["models"]
+    assert [stage["end"] for stage in model["replicas"][0]["stages"]][-1] == 3
 
 
 def test_connections_of_stages_are_encrypted(divided: Cluster) -> None:

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import math
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Coroutine
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Sequence,
+)
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
@@ -30,14 +39,13 @@ from puna.protocol import (
     Embed,
     Embedded,
     Generate,
-    LiveState,
     Load,
     Loaded,
     Pong,
     Prompted,
     StageCost,
 )
-from puna.runner.client import ModelProcess, ProgressCallback, RunnerClient, Tally
+from puna.runner.client import ModelProcess, ProgressCallback, RunnerClient, StageStatus, Tally
 
 T = TypeVar("T")
 
@@ -88,18 +96,6 @@ class Nodes(Protocol):
 
     def forget(self, replicas: Replicas) -> None:
         """Note that a model is closed."""
-
-
-@dataclass(frozen=True)
-class StageStatus:
-    """A stage of a split model: layers [begin, end) on a node. Costs are means for each token."""
-
-    node: str
-    begin: int
-    end: int
-    memory_bytes: int
-    token_us: float  # of computing
-    token_bytes: float  # that it receives
 
 
 @dataclass(frozen=True)
@@ -200,7 +196,11 @@ class Replicas:
         )
 
     def processes(self) -> list[ModelProcess]:
-        return [ModelProcess(one.name, one.node.name, one.client) for one in self._replicas if one.alive]
+        return [
+            ModelProcess(one.name, one.node.name, one.client, tuple(_stages(one)))
+            for one in self._replicas
+            if one.alive
+        ]
 
     def status(self) -> list[ReplicaStatus]:
         found = []
@@ -338,9 +338,6 @@ class Replicas:
     async def contents(self) -> list[Contents]:
         return await self._ask(lambda client: client.contents())
 
-    async def watch(self) -> LiveState:
-        return await self._ask(lambda client: client.watch())
-
     async def ping(self, timeout_s: float = 10.0) -> Pong:
         """Return the sums of what the replicas report. Raises `RunnerError` if none answers in time.
 
@@ -373,6 +370,7 @@ class Replicas:
             cache_bytes=sum(pong.cache_bytes for pong in pongs),
             cells=pongs[0].cells,
             evicted=sum(pong.evicted for pong in pongs),
+            stages=_sums([pong.stages for pong in pongs]),
         )
 
     async def _ask(self, work: Callable[[RunnerClient], Awaitable[T]]) -> T:
@@ -635,6 +633,19 @@ def _stages(replica: Replica) -> list[StageStatus]:
             )
         )
     return found
+
+
+def _sums(costs: Sequence[Sequence[StageCost]]) -> list[StageCost]:
+    """Return the sums over several split models, stage by stage."""
+    stages = [[cost for cost in each if cost is not None] for each in itertools.zip_longest(*costs)]
+    return [
+        StageCost(
+            rows=sum(cost.rows for cost in each),
+            compute_us=sum(cost.compute_us for cost in each),
+            received_bytes=sum(cost.received_bytes for cost in each),
+        )
+        for each in stages
+    ]
 
 
 async def _first_results(tasks: Collection[asyncio.Task[T]], patience_s: float) -> dict[asyncio.Task[T], T]:

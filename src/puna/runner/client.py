@@ -466,12 +466,25 @@ class RunnerClient:
 
 
 @dataclass(frozen=True)
+class StageStatus:
+    """A stage of a split model: layers [begin, end) on a node. Costs are means for each token."""
+
+    node: str
+    begin: int
+    end: int
+    memory_bytes: int
+    token_us: float  # of computing
+    token_bytes: float  # that it receives
+
+
+@dataclass(frozen=True)
 class ModelProcess:
     """One of the processes of a model, by a name that no other one has as long as the server runs."""
 
     name: str
     node: str  # name of the machine
     client: RunnerClient
+    stages: tuple[StageStatus, ...] = ()  # of a split model, whose first stage it is
 
 
 class LocalRunner(RunnerClient):

@@ -389,8 +389,28 @@ export interface LivePrefixes {
   evicted: number;
 }
 
+/** Layers of a model on one of several nodes. Costs are means for each token. */
+export interface LiveStage {
+  node: string;
+  begin: number;
+  end: number;
+  memory_bytes: number;
+  token_us: number;
+  token_bytes: number;
+}
+
+export interface LiveReplica {
+  name: string;
+  node: string;
+  /** None of a model that is on one node. */
+  stages: LiveStage[];
+}
+
 export interface LiveModel {
   name: string;
+  replicas: LiveReplica[];
+  /** The name of the replica that steps, sequences, caches and prefixes are of. */
+  replica: string;
   state: "loading" | "ready";
   /** The share of the weights in place, from 0 to 1. */
   loading: number;

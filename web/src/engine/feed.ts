@@ -14,14 +14,22 @@ export const connection = signal<Connection>("connecting");
 /** Why the server refuses to tell, if it does. */
 export const refusal = signal<string | null>(null);
 export const paused = signal(false);
+/** The name of the replica to follow; "": any. */
+export const replica = signal("");
 
 /** Follow the engine while the component is shown, the page is visible and nothing is paused. */
 export function useFeed(): void {
   useEffect(() => {
     let ending: AbortController | null = null;
+    let followed = replica.peek();
     const settle = () => {
       const wanted = document.visibilityState === "visible" && !paused.peek();
+      if (ending !== null && followed !== replica.peek()) {
+        ending.abort();
+        ending = null;
+      }
       if (wanted && ending === null) {
+        followed = replica.peek();
         ending = new AbortController();
         void follow(ending.signal);
       } else if (!wanted && ending !== null) {
@@ -31,10 +39,10 @@ export function useFeed(): void {
       }
     };
     document.addEventListener("visibilitychange", settle);
-    const unsubscribe = paused.subscribe(settle);
+    const unsubscribe = [paused.subscribe(settle), replica.subscribe(settle)];
     return () => {
       document.removeEventListener("visibilitychange", settle);
-      unsubscribe();
+      for (const end of unsubscribe) end();
       ending?.abort();
       histories.value = withGap(histories.peek());
     };
@@ -48,7 +56,7 @@ async function follow(signal: AbortSignal): Promise<void> {
     if (!signal.aborted) connection.value = attempt === 0 ? "open" : "broken";
   };
   try {
-    for await (const state of live(signal, onConnection)) {
+    for await (const state of live(signal, replica.peek(), onConnection)) {
       if (signal.aborted) return;
       engine.value = state;
       histories.value = withState(histories.peek(), state);

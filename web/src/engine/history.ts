@@ -37,6 +37,10 @@ const GAP_S = 5;
 
 const empty: History = { samples: [], last: null };
 
+/** Return the name of an engine's history: that of its model, and of its replica if there are several. */
+export const engineOf = ({ name, replica, replicas }: LiveModel): string =>
+  replicas.length > 1 ? `${name} ${replica}` : name;
+
 /** Return the histories after a state of the feed. Models that left keep theirs, for they may come back. */
 export function withState(histories: Histories, state: Live): Histories {
   const next: Record<string, History> = {};
@@ -47,7 +51,8 @@ export function withState(histories: Histories, state: Live): Histories {
       next[name] = samples === history.samples ? history : { ...history, samples };
   }
   for (const model of state.models) {
-    if (model.steps !== null) next[model.name] = withModel(next[model.name] ?? empty, model, state.time);
+    const engine = engineOf(model);
+    if (model.steps !== null) next[engine] = withModel(next[engine] ?? empty, model, state.time);
   }
   return next;
 }

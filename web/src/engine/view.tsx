@@ -12,13 +12,14 @@ import { Pause, Play, Pulse } from "../ui/icons";
 import { Notice } from "../ui/notice";
 import { Progress, Spinner } from "../ui/progress";
 import { Caches } from "./caches";
-import { connection, engine, histories, paused, refusal, useFeed } from "./feed";
-import type { History } from "./history";
+import { connection, engine, histories, paused, refusal, replica, useFeed } from "./feed";
+import { engineOf, type History } from "./history";
 import { Machine, Runners } from "./machine";
 import { Panel } from "./panel";
 import { Prefixes } from "./prefixes";
 import { Requests } from "./requests";
 import { SequenceTable } from "./sequences";
+import { Stages } from "./stages";
 import { Tiles } from "./tiles";
 import { Drafts, Speed, StepTime } from "./time";
 
@@ -55,8 +56,8 @@ export function EngineView() {
       <div class="page">
         <div class="engine">
           {refusal.value && <Notice kind="error">{refusal.value}</Notice>}
-          {models.length > 1 && model && (
-            <div class="engine-model">
+          <div class="engine-choices">
+            {models.length > 1 && model && (
               <Select
                 label="Model"
                 hideLabel
@@ -66,8 +67,22 @@ export function EngineView() {
                   chosen.value = name;
                 }}
               />
-            </div>
-          )}
+            )}
+            {model && model.replicas.length > 1 && (
+              <Select
+                label="Replica"
+                hideLabel
+                value={model.replica}
+                options={model.replicas.map(({ name, node }) => ({
+                  value: name,
+                  label: `${name} on ${node}`,
+                }))}
+                onChange={(name) => {
+                  replica.value = name;
+                }}
+              />
+            )}
+          </div>
           {state === null ? (
             refusal.value === null && (
               <div class="hero-center faint" aria-busy="true">
@@ -85,7 +100,7 @@ export function EngineView() {
 }
 
 function Shown({ state, model }: { state: Live; model: LiveModel | undefined }) {
-  const history = histories.value[model?.name ?? ""];
+  const history = histories.value[model ? engineOf(model) : ""];
   const steps = model?.state === "ready" ? model.steps : null;
   return (
     <>
@@ -123,6 +138,7 @@ function Work({ model, history, now }: { model: LiveModel; history: History | un
       >
         <SequenceTable model={model} />
       </Panel>
+      <Stages model={model} />
       <Caches model={model} chosen={chosen} />
       <Prefixes model={model} />
     </>

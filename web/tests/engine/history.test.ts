@@ -30,7 +30,13 @@ const NO_STEPS: LiveSteps = {
 };
 
 function state(time: number, steps: Partial<LiveSteps> | null, name = "demo"): Live {
-  const model = { name, running: 1, waiting: 0, steps: steps && { ...NO_STEPS, ...steps } } as LiveModel;
+  const model = {
+    name,
+    replicas: [] as LiveModel["replicas"],
+    running: 1,
+    waiting: 0,
+    steps: steps && { ...NO_STEPS, ...steps },
+  } as LiveModel;
   return { time, models: [model] } as Live;
 }
 

@@ -23,7 +23,6 @@ from puna.protocol import (
     Embedded,
     Evaluated,
     Generate,
-    LiveState,
     Load,
     Loaded,
     Pong,
@@ -124,9 +123,6 @@ class Runner(Protocol):
 
     async def contents(self) -> list[Contents]:
         """Return the contents of the model's caches."""
-
-    async def watch(self) -> LiveState:
-        """Return what the engine is doing, after the current step."""
 
     def kill(self, reason: str) -> None:
         """Kill a hanging runner; its requests fail with `reason`."""

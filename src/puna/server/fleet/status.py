@@ -94,6 +94,12 @@ def families(looks: Sequence[ModelStatus], waiting_for_load: dict[str, int]) -> 
         "Cells of finished requests that were evicted for others, since the model was loaded",
         labels=["model"],
     )
+    of_stage = ["model", "stage"]
+    tokens = CounterMetricFamily(
+        "puna_stage_tokens", "Tokens computed by a stage of a model", labels=of_stage
+    )
+    computing = CounterMetricFamily("puna_stage_seconds", "Time for which a stage computed", labels=of_stage)
+    received = CounterMetricFamily("puna_stage_bytes", "Bytes that a stage received", labels=of_stage)
     for name, count in waiting_for_load.items():
         waiting.add_metric([name, "load"], count)
     for look in looks:
@@ -112,7 +118,12 @@ def families(looks: Sequence[ModelStatus], waiting_for_load: dict[str, int]) -> 
             cells.add_metric([name, counts.kind, "capacity"], counts.capacity)
             cells.add_metric([name, counts.kind, "used"], counts.used)
             cells.add_metric([name, counts.kind, "shared"], counts.shared)
-    yield from (models, running, waiting, memory, speed, step, cells, evicted)
+        for number, cost in enumerate(pong.stages, 1):
+            labels = [name, str(number)]
+            tokens.add_metric(labels, cost.rows)
+            computing.add_metric(labels, cost.compute_us / 1e6)
+            received.add_metric(labels, cost.received_bytes)
+    yield from (models, running, waiting, memory, speed, step, cells, evicted, tokens, computing, received)
 
 
 def _gauge(name: str, meaning: str, *labels: str) -> GaugeMetricFamily:

@@ -7,9 +7,10 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import psutil
@@ -18,6 +19,7 @@ from puna.errors import RunnerError, ServerBusyError
 from puna.kvcache.contents import Extents
 from puna.machine import available_memory
 from puna.protocol import LivePrefixes, LiveSequence, LiveState, StepTotals
+from puna.runner.client import ModelProcess, StageStatus
 from puna.server.fleet.fleet import Fleet
 from puna.server.fleet.resident import ResidentModel
 from puna.server.fleet.status import ModelStatus, look
@@ -32,6 +34,8 @@ _SHARE: Final = 0.02
 #: How long one state waits for a runner, which answers between two steps.
 _PATIENCE_S: Final = 1.0
 _MAX_LISTENERS: Final = 64
+#: Replicas of a model that are listed; any may be chosen by its name.
+_MAX_REPLICAS: Final = 256
 
 _log = logging.getLogger(__name__)
 
@@ -54,10 +58,23 @@ class LiveRequest(msgspec.Struct, frozen=True):
     tokens_per_second: float
 
 
-class LiveModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A model in memory or on its way there; without the engine's state where its runner did not answer."""
+class LiveReplica(msgspec.Struct, frozen=True):
+    """A replica of a model; the only one of a model on one machine."""
 
     name: str
+    node: str
+    stages: tuple[StageStatus, ...] = ()  # of a model on several nodes
+
+
+class LiveModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A model in memory or on its way there; without the engine's state where its runner did not answer.
+
+    The state is that of the `replica`, and all other figures are of all replicas together.
+    """
+
+    name: str
+    replicas: list[LiveReplica] = []
+    replica: str = ""
     state: str  # "loading" or "ready"
     loading: float  # share of the weights in place
     expires_in_s: float | None  # None: never
@@ -93,10 +110,22 @@ class Live(msgspec.Struct, frozen=True):
 
 @dataclass
 class _Watched:
-    """The newest state of an engine, and when to ask for the next, by time.monotonic."""
+    """The newest state of a replica's engine, and when to ask for the next, by time.monotonic."""
 
     state: LiveState | None = None
     due_s: float = 0.0
+
+    def shown(self, replica: str) -> dict[str, Any]:
+        """Return the fields of `LiveModel` that are this replica's."""
+        if self.state is None:
+            return {"replica": replica}
+        return {
+            "replica": replica,
+            "steps": self.state.totals,
+            "sequences": self.state.sequences,
+            "caches": self.state.caches,
+            "prefixes": self.state.prefixes,
+        }
 
 
 class LiveFeed:
@@ -111,22 +140,28 @@ class LiveFeed:
         self._state: Live | None = None
         self._fresh = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._watched: dict[ResidentModel, _Watched] = {}
+        self._wanted: Counter[str] = Counter()  # names of replicas, by their listeners
+        self._watched: dict[str, _Watched] = {}  # by names of replicas
 
-    async def events(self, who: Caller) -> AsyncGenerator[bytes, None]:
-        """Yield states as server-sent events. Raises ServerBusyError when too many listen."""
+    async def events(self, who: Caller, replica: str = "") -> AsyncGenerator[bytes, None]:
+        """Yield states as server-sent events, in which one model shows `replica`, and others any.
+
+        Raises ServerBusyError when too many listen.
+        """
         if self._listeners >= _MAX_LISTENERS:
             raise ServerBusyError(f"{self._listeners} clients watch this server, the most there may be")
         self._listeners += 1
+        self._wanted[replica] += 1
         try:
             if self._task is None:
                 self._task = asyncio.create_task(self._make())
             while True:
                 await self._fresh.wait()
                 if self._state is not None:
-                    yield b"data: " + encode(self._for(who, self._state)) + b"\n\n"
+                    yield b"data: " + encode(self._for(who, self._state, replica)) + b"\n\n"
         finally:
             self._listeners -= 1
+            self._wanted -= Counter([replica])
             if not self._listeners and self._task is not None:
                 self._task.cancel()
                 self._task, self._state = None, None
@@ -145,9 +180,10 @@ class LiveFeed:
 
     async def _now(self) -> Live:
         entries = self._fleet.loaded()
-        self._watched = {entry: self._watched.get(entry, _Watched()) for entry in entries}
         looks = {one.model: one for one in await look(entries)}
-        await asyncio.gather(*(self._watch(entry) for entry in looks))
+        processes = [each for one in looks.values() for each in self._shown(one.runner.processes())]
+        self._watched = {each.name: self._watched.get(each.name, _Watched()) for each in processes}
+        await asyncio.gather(*map(self._watch, processes))
         return Live(
             time=time.time(),
             machine=LiveMachine(os.cpu_count() or 1, psutil.virtual_memory().total, available_memory()),
@@ -167,14 +203,18 @@ class LiveFeed:
             models=[self._model(entry, looks.get(entry)) for entry in entries],
         )
 
-    async def _watch(self, entry: ResidentModel) -> None:
-        """Ask a runner for the state of its engine, unless that was expensive a moment ago."""
-        watched, now_s = self._watched[entry], time.monotonic()
-        if entry.runner is None or now_s < watched.due_s:
+    def _shown(self, processes: Sequence[ModelProcess]) -> list[ModelProcess]:
+        """Return the first of a model's processes, and those that listeners want."""
+        return [each for number, each in enumerate(processes) if not number or self._wanted[each.name]]
+
+    async def _watch(self, process: ModelProcess) -> None:
+        """Ask a process for the state of its engine, unless that was expensive a moment ago."""
+        watched, now_s = self._watched[process.name], time.monotonic()
+        if now_s < watched.due_s:
             return
         with contextlib.suppress(RunnerError, TimeoutError):
             async with asyncio.timeout(_PATIENCE_S):
-                watched.state = await entry.runner.watch()
+                watched.state = await process.client.watch()
             watched.due_s = now_s + watched.state.took_s / _SHARE
 
     def _model(self, entry: ResidentModel, seen: ModelStatus | None) -> LiveModel:
@@ -184,9 +224,10 @@ class LiveFeed:
             return LiveModel(
                 name=entry.model.name, state="loading", loading=entry.loading, expires_in_s=expires_in_s
             )
-        info, pong, state = seen.runner.info, seen.pong, self._watched[entry].state
+        info, pong, processes = seen.runner.info, seen.pong, seen.runner.processes()
         model = LiveModel(
             name=entry.model.name,
+            replicas=[LiveReplica(each.name, each.node, each.stages) for each in processes[:_MAX_REPLICAS]],
             state="ready",
             loading=1.0,
             expires_in_s=expires_in_s,
@@ -209,17 +250,12 @@ class LiveFeed:
                 waiting=pong.active - pong.running,
                 step_age_s=pong.step_age_s,
             )
-        if state is not None:
-            model = msgspec.structs.replace(
-                model,
-                steps=state.totals,
-                sequences=state.sequences,
-                caches=state.caches,
-                prefixes=state.prefixes,
-            )
+        first = next((each.name for each in processes if each.name in self._watched), None)
+        if first is not None:
+            model = msgspec.structs.replace(model, **self._watched[first].shown(first))
         return model
 
-    def _for(self, who: Caller, state: Live) -> Live:
+    def _for(self, who: Caller, state: Live, replica: str) -> Live:
         """Return what `who` may see: who the others are is for keys that manage the server."""
 
         def shown(client: str) -> str | None:
@@ -228,6 +264,14 @@ class LiveFeed:
         requests = [
             msgspec.structs.replace(request, client=shown(request.client or "")) for request in state.requests
         ]
+        watched = self._watched.get(replica)
+        chosen = watched.shown(replica) if watched is not None else {}
+        models = [
+            msgspec.structs.replace(model, **chosen)
+            if any(each.name == replica for each in model.replicas)
+            else model
+            for model in state.models
+        ]
         models = [
             msgspec.structs.replace(
                 model,
@@ -235,6 +279,6 @@ class LiveFeed:
                     msgspec.structs.replace(each, client=shown(each.client) or "") for each in model.sequences
                 ],
             )
-            for model in state.models
+            for model in models
         ]
         return msgspec.structs.replace(state, requests=requests, models=models)

@@ -81,8 +81,9 @@ def _caller(page: PageService) -> list[Route]:
 
 def _engine(page: PageService) -> list[Route]:
     async def live(request: Request) -> ASGIApp:
-        """Stream the state of the engine, twice a second."""
-        return page.backend.streams.events(page.live.events(caller()), native_error_event)
+        """Stream the state of the engine, twice a second, of a model's `replica` if one is named."""
+        replica = request.query_params.get("replica", "")
+        return page.backend.streams.events(page.live.events(caller(), replica), native_error_event)
 
     async def memory(request: Request) -> Response:
         """Forecast the memory that a model takes, layer by layer."""
@@ -92,7 +93,7 @@ def _engine(page: PageService) -> list[Route]:
         return json_reply(need)
 
     return [
-        route("/api/puna/live", live, "GET", events=Live, content_type=SSE),
+        route("/api/puna/live", live, "GET", events=Live, content_type=SSE, query=("replica",)),
         route("/api/puna/memory", memory, "GET", gives=MemoryNeed, query=("model", "num_ctx", "parallel")),
     ]
 
