@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import socket
+import ssl
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,10 +16,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from puna.errors import PunaError, RunnerError
+from puna.cluster.credentials import init, protection
+from puna.errors import PunaError, RunnerError, UnsupportedModelError
+from puna.ops import default_backend
 from puna.options import Options
 from puna.protocol import Chunk, Generate, Load, SplitLoad, StageAddress
 from puna.runner.client import LocalRunner
+from puna.runner.tls import tls_contexts
+from tests.processors import NOT_BUILT
 from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 from tests.waiting import PATIENCE_S
 
@@ -115,6 +120,71 @@ def test_end_of_a_stage_ends_the_answer_with_its_name(path: Path, victim: int) -
 
     with pytest.raises(RunnerError, match=r"a part of the model is lost: .*stage [23] \(layers "):
         asyncio.run(killed())
+
+
+@asynccontextmanager
+async def second_stage(path: Path, stage: LocalRunner) -> AsyncIterator[StageAddress]:
+    """Load all layers but the first in a process, and give the address at which it waits."""
+    address = StageAddress(node="n", begin=1, end=LAYERS, address="127.0.0.1")
+    await stage.load(load(path, SplitLoad(number=1, stages=(address,), secret=SECRET)))
+    yield msgspec.structs.replace(address, port=stage.info.port)
+
+
+@pytest.mark.skipif(default_backend().name != "cpu", reason=NOT_BUILT)
+@pytest.mark.parametrize("allowed", [False, True])
+def test_other_kernels_of_a_stage_are_refused_unless_allowed(
+    path: Path, allowed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def mixed() -> list[int]:
+        async with runners(1) as [first]:
+            monkeypatch.setenv("PUNA_OPS", "reference")
+            async with runners(1) as [second], second_stage(path, second) as address:
+                split = SplitLoad(number=0, stages=(address,), secret=SECRET, any_kernels=allowed)
+                await first.load(load(path, split))
+                return await tokens(first, 3)
+
+    if allowed:
+        assert len(asyncio.run(mixed())) == 3
+        return
+    with pytest.raises(UnsupportedModelError, match=r"different kernels \(.*PUNA_SPLIT_KERNELS=any"):
+        asyncio.run(mixed())
+
+
+def test_connections_of_stages_need_certificates_of_the_same_cluster(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contexts = {}
+    for name in ("theirs", "ours"):
+        init(tmp_path / name, ["127.0.0.1"])
+        given = protection("127.0.0.1", tmp_path / name, {})
+        contexts[name] = tls_contexts(given)
+    for variable, text in given.items():
+        monkeypatch.setenv(variable, text)
+    foreign = contexts["theirs"]
+    assert foreign is not None
+    foreign[1].verify_mode = ssl.CERT_NONE  # it would trust anyone
+
+    def is_refused(port: int, context: ssl.SSLContext | None) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", port)) as plain:
+                stranger = plain if context is None else context.wrap_socket(plain)
+                stranger.sendall(hello(msgspec.msgpack.encode({})))
+                return stranger.recv(1) == b""
+        except OSError:
+            return True
+
+    async def both() -> tuple[list[int], list[int]]:
+        async with runners(1) as [whole]:
+            await whole.load(load(path))
+            expected = await tokens(whole, 5)
+        async with runners(2) as (first, second), second_stage(path, second) as address:
+            assert is_refused(address.port, None)
+            assert is_refused(address.port, foreign[1])
+            await first.load(load(path, SplitLoad(number=0, stages=(address,), secret=SECRET)))
+            return expected, await tokens(first, 5)
+
+    expected, found = asyncio.run(both())
+    assert found == expected
 
 
 def hello(body: bytes, secret: bytes = SECRET) -> bytes:

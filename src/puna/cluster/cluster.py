@@ -236,20 +236,13 @@ class Cluster:
 
     def _shares(self, sizes: ModelSizes, nodes: Collection[Node]) -> list[Share]:
         """Divide a model among nodes whose kernels agree, unless others are allowed."""
-        kinds = {"" if self.settings.any_kernels else node.facts.kernels for node in nodes}
-        needed, free = sizes.of(0, len(sizes.weights)), sum(max(self.free(node), 0) for node in nodes)
-        problem: PunaError = InsufficientMemoryError(
-            f"the nodes of the cluster have too little memory for the model together: {needed >> 20} MiB are "
-            f"needed, and {free >> 20} are free",
-            needed,
-            free,
-        )
-        for kind in sorted(kinds):
-            candidates = [
-                StageNode(node.name, self.free(node), node.facts.read_speed)
-                for node in nodes
-                if not kind or node.facts.kernels == kind
-            ]
+        alike: dict[str, list[StageNode]] = {}
+        for node in nodes:
+            kind = "" if self.settings.any_kernels else node.facts.kernels
+            stage = StageNode(node.name, max(self.free(node), 0), node.facts.read_speed)
+            alike.setdefault(kind, []).append(stage)
+        problem: PunaError = _too_little(sizes, alike)
+        for _, candidates in sorted(alike.items()):
             try:
                 if isinstance(self.settings.split, str):
                     found = plan(sizes, candidates)
@@ -495,6 +488,19 @@ class Cluster:
         del self._nodes[node.id]
         node.lost.set()
         _log.warning("node %s is lost", node.name)
+
+
+def _too_little(sizes: ModelSizes, alike: Mapping[str, Sequence[StageNode]]) -> InsufficientMemoryError:
+    """Return why a model cannot be divided among nodes, by their kernels."""
+    needed = sizes.of(0, len(sizes.weights))
+    free = max((sum(node.free_bytes for node in nodes) for nodes in alike.values()), default=0)
+    together = "nodes with the same kernels (PUNA_SPLIT_KERNELS)" if len(alike) > 1 else "the cluster's nodes"
+    return InsufficientMemoryError(
+        f"{together} have too little memory for the model: {needed >> 20} MiB are needed, and {free >> 20} "
+        "are free",
+        needed,
+        free,
+    )
 
 
 def _paths(load: Load) -> list[str]:

@@ -14,6 +14,7 @@ from puna.batch import Batch
 from puna.kvcache.types import F16_TYPES
 from puna.model.load import LoadedModel, load_model
 from puna.model.split import cache as split_cache
+from puna.model.split import worker as split_worker
 from puna.model.stages import places_to_cut
 from tests.model.split.splitting import split
 from tests.tiny.decoders import GEMMA2, QWEN3_MOE, tiny_decoder_gguf
@@ -107,3 +108,19 @@ def test_logits_are_those_of_the_whole_model_wherever_it_is_cut(
             assert all(worker.passes for worker in parts.workers)
             for ours, theirs in zip(found, expected, strict=True):
                 np.testing.assert_array_equal(ours, theirs, err_msg=f"cut at {cuts}")
+
+
+def test_room_of_a_cache_is_that_of_the_stage_with_the_least(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = MODELS["llama"](tmp_path / "model.gguf")
+    for place, factor in ((1, 0.5), (2, 2.0)):  # one layer here and two there, and the other way round
+        for theirs in (10**8, 10**6):
+            monkeypatch.setattr(split_worker, "available_memory", lambda theirs=theirs: theirs)
+            with split(path, [place]) as parts:
+                model = parts.model
+                assert model.cache_room(10**7) == min(10**7, theirs * factor)
+                cache = model.make_cache(sequences=2, context=128, capacity=256, types=F16_TYPES)
+                taken = cache.provided_bytes
+                assert model.cache_room(10**7) == min(10**7, theirs * factor - taken)
+                cache.close()
