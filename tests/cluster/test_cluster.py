@@ -29,7 +29,7 @@ def test_nodes_with_other_kernels_do_not_share_a_model_unless_they_may() -> None
     nodes = [node("a", "avx2", 45), node("b", "avx512", 45), node("c", "avx2", 40)]
     assert sorted(names(nodes)) == ["a", "c"]
     mixed = nodes[:2]
-    with pytest.raises(InsufficientMemoryError, match="same kernels .* too little memory") as refused:
+    with pytest.raises(InsufficientMemoryError, match=r"same kernels .* too little memory") as refused:
         names(mixed)
     assert (refused.value.needed, refused.value.available) == (72, 45)
     assert sorted(names(mixed, any_kernels=True)) == ["a", "b"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -139,14 +140,16 @@ def test_nothing_is_asked_of_the_engine_when_nobody_looks(server: Server, engine
 @pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.skipif(not HAS_RAY, reason="ray is not installed: pip install '.[test]'")
-def test_each_replica_shows_its_own_engine(visit: Callable[..., Visitor], tmp_path: Path) -> None:
-    with clustered(tmp_path, 1, PUNA_REPLICAS="2") as cluster:
-        body = {"model": "demo", "prompt": "Hello", "stream": False, "options": {"num_predict": 4, "seed": 1}}
-        cluster.server.http.post("/api/generate", json=body).raise_for_status()
-        wait_until(lambda: len(cluster.replicas("demo")) == 2, "the second replica")
-        tab = visit(cluster.server, "demo:latest").tab("#/engine")
-        replica = tab.page.get_by_label("Replica", exact=True)
-        expect(replica.get_by_role("option")).to_have_count(2)
-        for number, prompts in [(1, 0), (0, 1), (1, 0)]:
-            replica.select_option(index=number)
-            expect(panel(tab, "Prefix tree")).to_contain_text(f"{prompts} did not")
+def test_each_replica_shows_its_own_engine(
+    visit: Callable[..., Visitor], outlasting: ExitStack, tmp_path: Path
+) -> None:
+    cluster = outlasting.enter_context(clustered(tmp_path, 1, PUNA_REPLICAS="2"))
+    body = {"model": "demo", "prompt": "Hello", "stream": False, "options": {"num_predict": 4, "seed": 1}}
+    cluster.server.http.post("/api/generate", json=body).raise_for_status()
+    wait_until(lambda: len(cluster.replicas("demo")) == 2, "the second replica")
+    tab = visit(cluster.server, "demo:latest").tab("#/engine")
+    replica = tab.page.get_by_label("Replica", exact=True)
+    expect(replica.get_by_role("option")).to_have_count(2)
+    for number, prompts in [(1, 0), (0, 1), (1, 0)]:
+        replica.select_option(index=number)
+        expect(panel(tab, "Prefix tree")).to_contain_text(f"{prompts} did not")
