@@ -125,6 +125,11 @@ def test_key_grants_only_its_scopes(closed: Server) -> None:
     assert allowed("DELETE", "/api/delete", {"model": "twin"}) == {"manage"}
     assert allowed("GET", "/api/debug/cache") == {"manage"}
     both = bearer(new_key(closed, "--scope", "generate,manage"))
+    more = ASK | {"options": GREEDY | {"replicas": 2}}
+    refused = http.post("/api/generate", json=more, headers=keys["generate"])
+    assert refused.status_code == 403
+    assert "number of replicas needs the scope 'manage'" in refused.json()["error"]
+    assert http.post("/api/generate", json=more, headers=both).status_code == 200
     unload = {"model": "tiny", "keep_alive": 0}
     assert http.post("/api/generate", json=unload, headers=keys["generate"]).status_code == 403
     assert http.post("/api/generate", json=unload, headers=both).json()["done_reason"] == "unload"

@@ -180,8 +180,11 @@ class Service:
         """Return the load request for `model`, with its own options overridden by those `given`.
 
         `ignored` are sentences about other ignored parts of the request, and `defaults` the options that
-        neither the model nor the request sets.
+        neither the model nor the request sets. Raises ScopeError for `replicas`, which are for all clients,
+        unless the caller manages the server.
         """
+        if given.get("replicas") is not None:
+            caller().require("manage", "changing the number of replicas")
         options = Options.merge(defaults, model.params, given)
         return LoadRequest(model, options, keep_alive_s, (model.params, given), ignored)
 
