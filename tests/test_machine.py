@@ -37,12 +37,3 @@ def test_a_process_may_be_allowed_less_than_is_free() -> None:
         del taken
     finally:
         machine.allow_memory(None)
-
-
-def test_a_control_group_limits_the_memory_of_its_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = {"memory.max": "4096\n", "memory.current": "1024\n"}
-    monkeypatch.setattr(memory, "text_of", lambda path: texts[path.name])
-    monkeypatch.setattr(memory, "has_linux", lambda: True)
-    assert (machine.total_memory(), machine.available_memory()) == (4096, 3072)
-    texts["memory.max"] = "max\n"
-    assert machine.total_memory() == psutil.virtual_memory().total

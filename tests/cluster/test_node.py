@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from puna.cluster.asking import NodeLostError
-from puna.cluster.node import PART_BYTES, NodeAgent, Source
+from puna.cluster.node import PART_BYTES, DiskError, NodeAgent, Source
 from puna.errors import StoreError
 from puna.store.blobs import Blobs, file_digest
 from tests.cluster.conftest import HAS_RAY
@@ -89,6 +89,21 @@ def test_loss_of_all_nodes_that_have_a_file_differs_from_a_file_that_cannot_be_r
     with pytest.raises(StoreError, match=r"no node could send bytes 0 to .*absent: No such file") as raised:
         fetched(new, original, Source("a", Remote(head), str(tmp_path / "absent")))
     assert "Traceback" not in str(raised.value)
-    with pytest.raises(StoreError, match="no node of the cluster has the file"):
+    with pytest.raises(StoreError, match="no node of the cluster has the file sha256:") as nowhere:
         fetched(new, original)
+    assert not isinstance(nowhere.value, DiskError)
     assert [path for path in (tmp_path / "new").rglob("*") if path.is_file()] == []
+
+
+def test_failures_of_the_own_disk_are_told_from_others(
+    original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new, digest = agent(tmp_path / "new", monkeypatch), file_digest(original)
+    source = Source("head", Remote(new), str(original))
+    with pytest.raises(DiskError, match=f"a file has {10**18} bytes, and "):
+        asyncio.run(new.fetch(digest, 10**18, [source]))
+    assert list((tmp_path / "new" / "blobs").iterdir()) == []
+    (tmp_path / "new" / "blobs").rmdir()
+    (tmp_path / "new" / "blobs").write_text("this is no folder")
+    with pytest.raises(DiskError, match="cannot write into"):
+        fetched(new, original, source)

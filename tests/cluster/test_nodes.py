@@ -122,6 +122,30 @@ def test_a_model_that_is_being_loaded_on_a_drained_node_goes_elsewhere(workers: 
     workers.drain(worker.node, undo=True)
 
 
+def test_a_node_that_cannot_keep_files_is_named_and_then_spared(workers: Cluster) -> None:
+    def without_room(models: Path) -> None:
+        models.mkdir()
+        (models / "blobs").write_text("this is no folder")
+
+    broken = workers.join(without_room)
+    others = [worker.node for worker in workers.workers if worker is not broken]
+    for node in others:
+        workers.drain(node)
+    body = endless(options=SEEDED | {"num_predict": 5})
+    for _ in range(2):
+        reply = workers.server.http.post("/api/generate", json=body | {"stream": False})
+        assert reply.status_code == 500
+        assert f"node {broken.node}: cannot write into" in reply.json()["error"]
+    for node in others:
+        workers.drain(node, undo=True)
+    assert merged(list(lines(workers, body)))["end"][2] == 5
+    assert workers.server.log.read_text().count(f"node {broken.node} cannot take a model") == 1
+    broken.leave()
+    assert broken.process.wait(PATIENCE_S) == 0
+    workers.workers.remove(broken)
+    wait_until(lambda: broken.node not in workers.nodes(), "the head to notice")
+
+
 def test_an_unknown_node_cannot_be_drained(cluster: Cluster) -> None:
     reply = cluster.server.http.post("/api/cluster/drain", json={"node": "nowhere"})
     assert reply.status_code == 400

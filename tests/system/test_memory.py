@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from puna import system
-from puna.system.memory import group_memory
+from puna.system.memory import group_limit, group_memory
 
 pytestmark = pytest.mark.skipif(not system.has_linux(), reason="only Linux has control groups")
 
@@ -56,6 +56,8 @@ def test_group_leaves_what_is_least(
     for folder, (names, limit, used) in groups.items():
         write_group(tmp_path / "sys/fs/cgroup" / folder, names, limit, used)
     assert group_memory(tmp_path) == left
+    limits = [int(limit) for _, limit, _ in groups.values() if limit != "max"]
+    assert group_limit(tmp_path) == min(limits, default=None)
 
 
 def test_pages_of_files_that_give_way_are_left(tmp_path: Path) -> None:

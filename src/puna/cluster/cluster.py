@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec.structs
 
 from puna.cluster.asking import NodeLostError, actor_on, ask
-from puna.cluster.node import Node, NodeAgent, NodeFacts, Source, check_version
+from puna.cluster.node import DiskError, Node, NodeAgent, NodeFacts, Source, check_version
 from puna.cluster.replica import RemoteProcess, Replica, StageRunner, start_runner
 from puna.cluster.replicas import Replicas
 from puna.cluster.settings import ClusterSettings
@@ -56,6 +56,10 @@ class _Loading:
     held: Mapping[Node, list[str]]  # digests of the files that each node has
     on_progress: ProgressCallback | None
     stall_timeout_s: float | None  # of a load or a copy that makes no progress
+
+    def gets_files(self, node: Node) -> bool:
+        """Whether a node has the files, or room for them as far as is known."""
+        return not node.disk_problem or len(self.held[node]) == len(self.files)
 
 
 class Cluster:
@@ -178,13 +182,13 @@ class Cluster:
         NodeLostError if nodes were lost meanwhile, and RunnerError if no node can take it.
         """
         refusal: InsufficientMemoryError | None = None
-        problem: RunnerError | None = None
+        problem: PunaError | None = None
         files = await self._files(load)
         held = await self._held([*files.values()])
         loading = _Loading(load, files, held, on_progress, stall_timeout_s)
         if not isinstance(self.settings.split, str):
             return await self._place_stages(loading, without)
-        for node in self._by_suitability(held, without):
+        for node in self._by_suitability(loading, without):
             if not node.usable:
                 continue  # since another one was tried
             if refusal is not None and node.facts.memory_bytes < refusal.needed:
@@ -200,7 +204,7 @@ class Cluster:
                 problem = error
             except StoreError as error:
                 _log.warning("node %s cannot take a model: %s", node.name, error)
-                problem = problem or RunnerError(str(error))
+                problem = problem or error
         if refusal is not None and divide and self.settings.split == "auto" and self._is_too_large(refusal):
             try:
                 return await self._place_stages(loading, without)
@@ -208,7 +212,7 @@ class Cluster:
                 raise InsufficientMemoryError(
                     f"{refusal}; {error}", refusal.needed, refusal.available
                 ) from error
-        raise refusal or problem or RunnerError("no node of the cluster takes new models")
+        raise refusal or problem or RunnerError(f"no node takes new models{self._disk_problems(loading)}")
 
     def _is_too_large(self, refusal: InsufficientMemoryError) -> bool:
         """Whether a model would fit on no node, if only it were there."""
@@ -222,7 +226,20 @@ class Cluster:
         """
         head = self._nodes[self._head]
         sizes: ModelSizes = await ask(head.agent.sizes.remote(loading.load), head.name, _FACTS_TIMEOUT_S)
-        shares = self._shares(sizes, [node for node in loading.held if node.usable and node not in without])
+        while True:
+            usable = self._by_suitability(loading, without)
+            try:
+                return await self._load_shares(self._shares(sizes, usable), sizes, loading)
+            except DiskError as error:  # its node is usable no more
+                _log.warning("a model cannot be divided as planned: %s", error)
+            except InsufficientMemoryError as error:
+                if problems := self._disk_problems(loading):
+                    raise InsufficientMemoryError(
+                        f"{error}{problems}", error.needed, error.available
+                    ) from error
+                raise
+
+    async def _load_shares(self, shares: Sequence[Share], sizes: ModelSizes, loading: _Loading) -> Replica:
         known = {node.name: node for node in self._nodes.values()}
         nodes = [known[share.node] for share in shares]
         working: Coroutine[Any, Any, Replica] = self._load_stages(
@@ -312,13 +329,19 @@ class Cluster:
         nodes = self.nodes
         return dict(zip(nodes, await asyncio.gather(*map(by, nodes)), strict=True))
 
-    def _by_suitability(self, held: Mapping[Node, list[str]], without: Collection[Node]) -> list[Node]:
+    def _by_suitability(self, loading: _Loading, without: Collection[Node]) -> list[Node]:
         """Return the usable nodes: those with all files first, then those with the most free memory."""
 
         def key(node: Node) -> tuple[int, int]:
-            return -len(held[node]), -self.free(node)
+            return -len(loading.held[node]), -self.free(node)
 
-        return sorted((node for node in held if node.usable and node not in without), key=key)
+        usable = [node for node in loading.held if node.usable and loading.gets_files(node)]
+        return sorted((node for node in usable if node not in without), key=key)
+
+    def _disk_problems(self, loading: _Loading) -> str:
+        """Return the end of a message: why other nodes get no files."""
+        nodes = [node for node in loading.held if node.usable and not loading.gets_files(node)]
+        return "".join(f"; {node.disk_problem}" for node in nodes)
 
     async def _load(self, node: Node, loading: _Loading) -> Replica:
         began_s = time.monotonic()
@@ -393,7 +416,7 @@ class Cluster:
             while True:
                 finished, _ = await asyncio.wait([copying], timeout=_PROGRESS_S)
                 if finished:
-                    return str(copying.result())
+                    return _copied(copying, node)
                 arrived: int = await ask(node.agent.fetched.remote(digest), node.name, _FACTS_TIMEOUT_S)
                 if arrived > done:
                     done, moved_s = arrived, time.monotonic()
@@ -488,6 +511,16 @@ class Cluster:
         del self._nodes[node.id]
         node.lost.set()
         _log.warning("node %s is lost", node.name)
+
+
+def _copied(copying: asyncio.Future[str], node: Node) -> str:
+    """Return the path that a file was copied to on a node, and note it if its disk failed."""
+    try:
+        return copying.result()
+    except DiskError as error:
+        problem = f"node {node.name}: {error}"
+        node.note_disk_problem(problem)
+        raise DiskError(problem) from error
 
 
 def _too_little(sizes: ModelSizes, alike: Mapping[str, Sequence[StageNode]]) -> InsufficientMemoryError:

@@ -7,6 +7,7 @@ import contextlib
 import os
 import shutil
 import socket
+import time
 from collections import deque
 from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -30,13 +31,17 @@ PART_BYTES: Final = 8 << 20
 _PARTS_AT_ONCE: Final = 4
 #: How long a part may take before another node is asked for it.
 _PART_TIMEOUT_S: Final = 60.0
-
-
+#: How long a node that could not keep a file is given no others.
+_DISK_PAUSE_S: Final = 60.0
 #: Memory for models on a node whose operator does not limit it.
 _UNLIMITED_MB: Final = 1 << 40
 
 #: The variable that names the file by which a node's operator and its agent tell each other of its end.
 LEAVING_FILE: Final = "PUNA_CLUSTER_LEAVING_FILE"
+
+
+class DiskError(StoreError):
+    """A node cannot keep a file: its disk is full, or cannot be written."""
 
 
 def leaving_file() -> str:
@@ -112,7 +117,8 @@ class NodeAgent:
     async def fetch(self, digest: str, size: int, sources: Sequence[Source]) -> str:
         """Return the path of a blob of `size` bytes, copied from `sources` if it is not here.
 
-        Raises StoreError if it cannot be copied, and NodeLostError if no source answers.
+        Raises StoreError if it cannot be copied, DiskError if the reason is this node's disk, and
+        NodeLostError if no source answers.
         """
         if (path := self._blobs.path(digest)).is_file():
             return str(path)
@@ -127,17 +133,12 @@ class NodeAgent:
         return self._fetched.get(digest, 0)
 
     async def _fetch(self, digest: str, size: int, sources: Sequence[Source]) -> str:
-        self._blobs.folder.mkdir(parents=True, exist_ok=True)
-        if shutil.disk_usage(self._blobs.folder).free < size:
-            raise StoreError(
-                f"there is no room for a blob of {size} bytes on the disk of {socket.gethostname()}"
-            )
         places = list(sources)
         if not places:
             raise StoreError(f"no node of the cluster has the file {digest}")
-        parts = [(begin, min(PART_BYTES, size - begin)) for begin in range(0, size, PART_BYTES)]
         ahead: deque[tuple[int, Source, Any]] = deque()
-        with BlobWriter(self._blobs.folder) as writer:
+        with self._writer(size) as writer:
+            parts = [(begin, min(PART_BYTES, size - begin)) for begin in range(0, size, PART_BYTES)]
             for number, (begin, length) in enumerate(parts):
                 while len(ahead) < _PARTS_AT_ONCE and number + len(ahead) < len(parts):
                     next_number = number + len(ahead)
@@ -145,10 +146,23 @@ class NodeAgent:
                     ahead.append((next_number, place, place.part(digest, *parts[next_number])))
                 _, place, reply = ahead.popleft()
                 data = await _arrived(reply, [place, *places], digest, begin, length)
-                await asyncio.to_thread(writer.write, data)
+                with _disk_errors():
+                    await asyncio.to_thread(writer.write, data)
                 self._fetched[digest] = begin + length
-            await asyncio.to_thread(writer.commit, digest)
+            with _disk_errors():
+                await asyncio.to_thread(writer.commit, digest)
         return str(self._blobs.path(digest))
+
+    def _writer(self, size: int) -> BlobWriter:
+        """Return a writer of a blob of `size` bytes. Raises DiskError if the disk has no room for it."""
+        folder = self._blobs.folder
+        with _disk_errors():
+            with storage_errors("write into", folder):
+                folder.mkdir(parents=True, exist_ok=True)
+                free = shutil.disk_usage(folder).free
+            if free < size:
+                raise StoreError(f"a file has {size} bytes, and {free} are free on the disk")
+            return BlobWriter(folder)
 
 
 @dataclass(frozen=True)
@@ -168,6 +182,15 @@ def _read(path: Path, begin: int, length: int) -> bytes:
     with storage_errors("read", path), path.open("rb") as file:
         file.seek(begin)
         return file.read(length)
+
+
+@contextlib.contextmanager
+def _disk_errors() -> Iterator[None]:
+    """Tell failures of this node's own disk from those of others."""
+    try:
+        yield
+    except StoreError as error:
+        raise DiskError(str(error)) from error
 
 
 async def _arrived(reply: Any, places: Sequence[Source], digest: str, begin: int, length: int) -> bytes:
@@ -199,6 +222,7 @@ class Node:
     leaving: bool = False  # its operator has asked it to end, and it is being drained for that
     asked: bool = False  # for its facts
     lost: asyncio.Event = field(default_factory=asyncio.Event)
+    _disk_problem: tuple[str, float] = ("", 0.0)  # and until when it counts, by time.monotonic
     _loads: int = 0  # under way
     _loaded: asyncio.Event = field(default_factory=asyncio.Event)  # set when one has ended
 
@@ -210,6 +234,15 @@ class Node:
     @property
     def usable(self) -> bool:
         return not (self.draining or self.lost.is_set())
+
+    @property
+    def disk_problem(self) -> str:
+        """The reason why it could not keep a file in the last minute; empty if there is none."""
+        problem, until_s = self._disk_problem
+        return problem if time.monotonic() < until_s else ""
+
+    def note_disk_problem(self, problem: str) -> None:
+        self._disk_problem = problem, time.monotonic() + _DISK_PAUSE_S
 
     async def while_there(self, work: Coroutine[Any, Any, T]) -> T:
         """Return the result of `work`, which is cancelled if the node is lost. Raises NodeLostError then."""
