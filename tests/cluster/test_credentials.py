@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from puna.cluster.credentials import init, protection
+from puna.cluster.credentials import check_privacy, init, protection
 from puna.errors import PunaError
 from puna.runner.tls import tls_contexts
 
@@ -49,6 +49,13 @@ def test_loopback_has_a_token_too(tmp_path: Path) -> None:
     assert stat.S_IMODE(token.stat().st_mode) == 0o600
     assert protection("127.0.0.1", tmp_path / "new", {}) == found
     assert tls_contexts(found) is None
+
+
+def test_nodes_beyond_this_machine_are_only_used_with_encrypted_connections() -> None:
+    check_privacy("127.0.0.1", encrypted=False)
+    check_privacy("192.0.2.1", encrypted=True)
+    with pytest.raises(PunaError, match=r"node at 192\.0\.2\.1 would not be encrypted: .*RAY_USE_TLS"):
+        check_privacy("192.0.2.1", encrypted=False)
 
 
 def test_what_the_environment_says_is_used(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec.structs
 
 from puna.cluster.asking import NodeLostError, actor_on, ask
+from puna.cluster.credentials import check_privacy
 from puna.cluster.node import DiskError, Node, NodeAgent, NodeFacts, Source, check_version
 from puna.cluster.replica import RemoteProcess, Replica, StageRunner, start_runner
 from puna.cluster.replicas import Replicas
@@ -462,8 +463,10 @@ class Cluster:
         """Start the agent of a new node, and use the node from now on if it answers."""
         import ray
 
-        agent = actor_on(id, NodeAgent, max_restarts=-1)
+        agent: Any = None
         try:
+            check_privacy(address, encrypted=self._tls is not None)
+            agent = actor_on(id, NodeAgent, max_restarts=-1)
             facts: NodeFacts = await ask(agent.facts.remote(), address, _AGENT_TIMEOUT_S)
             check_version(facts)
         except NodeLostError as error:  # it may be there later

@@ -63,6 +63,15 @@ def protection(host: str, folder: Path, environment: Mapping[str, str]) -> dict[
     return found
 
 
+def check_privacy(address: str, *, encrypted: bool) -> None:
+    """Raise PunaError for a node beyond this machine whose connections would not be encrypted."""
+    if not (encrypted or Host(address=address).is_loopback):
+        raise PunaError(
+            f"connections with a node at {address} would not be encrypted: start Ray with RAY_USE_TLS=1 and "
+            "the certificates of `puna cluster init ADDRESS...`"
+        )
+
+
 def init(folder: Path, addresses: Sequence[str]) -> list[Path]:
     """Make a token, an authority and a certificate for nodes at `addresses`; return the files written.
 
