@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from puna.cluster.settings import ClusterSettings
+from puna.cluster.settings import ClusterSettings, memory_limit
 from puna.errors import PunaError
 
 
@@ -33,6 +33,17 @@ def test_a_wrong_address_is_refused(host: str) -> None:
 def test_a_node_has_one_head() -> None:
     with pytest.raises(PunaError, match="not both"):
         ClusterSettings.from_env(join="192.0.2.1", ray="auto")
+
+
+def test_memory_of_a_node_is_limited_in_megabytes(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert memory_limit() > 1 << 50
+    monkeypatch.setenv("PUNA_CLUSTER_MEMORY_MB", "512")
+    assert memory_limit() == 512 << 20
+    monkeypatch.setenv("PUNA_CLUSTER_MEMORY_MB", "16G")
+    ClusterSettings.from_env()
+    assert "PUNA_CLUSTER_MEMORY_MB=16G: must be an integer; using all memory" in caplog.text
 
 
 def test_the_environment_sets_the_number_of_replicas(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -193,7 +193,7 @@ class Cluster:
             if not node.usable:
                 continue  # since another one was tried
             if refusal is not None and node.facts.memory_bytes < refusal.needed:
-                continue
+                continue  # it would refuse, too
             try:
                 with node.loads():
                     return await node.while_there(self._load(node, loading))

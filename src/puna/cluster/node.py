@@ -16,8 +16,9 @@ from typing import Any, Final, TypeVar
 
 from puna import __version__
 from puna.cluster.asking import NodeLostError, ask
+from puna.cluster.settings import memory_limit
 from puna.cluster.split_plan import ModelSizes
-from puna.config import env_int, models_dir
+from puna.config import models_dir
 from puna.errors import PunaError, StoreError
 from puna.machine import available_memory, total_memory
 from puna.protocol import Load
@@ -33,8 +34,6 @@ _PARTS_AT_ONCE: Final = 4
 _PART_TIMEOUT_S: Final = 60.0
 #: How long a node that could not keep a file is given no others.
 _DISK_PAUSE_S: Final = 60.0
-#: Memory for models on a node whose operator does not limit it.
-_UNLIMITED_MB: Final = 1 << 40
 
 #: The variable that names the file by which a node's operator and its agent tell each other of its end.
 LEAVING_FILE: Final = "PUNA_CLUSTER_LEAVING_FILE"
@@ -87,7 +86,7 @@ class NodeAgent:
             hostname=socket.gethostname(),
             version=__version__,
             processors=usable_processors(),
-            memory_bytes=min(total_memory(), env_int("CLUSTER_MEMORY_MB", _UNLIMITED_MB, least=1) << 20),
+            memory_bytes=min(total_memory(), memory_limit()),
             available_bytes=available_memory(),
             free_disk_bytes=shutil.disk_usage(folder).free,
             leaving=leaving.is_file(),

@@ -253,8 +253,10 @@ class Replicas:
                 raise result
 
     async def _grow_context(self, replica: Replica, num_ctx: int) -> None:
-        node = replica.node
-        await replica.client.grow(num_ctx, self._cluster.promised(node), self._cluster.allowed(node))
+        node, own = replica.node, self.promised(replica.node)
+        await replica.client.grow(
+            num_ctx, self._cluster.promised(node) - own, self._cluster.allowed(node) + own
+        )
 
     def scale(self, least: int, most: int) -> None:
         self._bounds = least, most

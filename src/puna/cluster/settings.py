@@ -13,6 +13,8 @@ from puna.options import replicas_from_env
 
 #: Ray's own port, which its users know.
 DEFAULT_PORT = 6379
+#: Memory for models on a node whose operator does not limit it.
+_UNLIMITED_MB = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class ClusterSettings:
         name, colon, port = address.rpartition(":") if address.count(":") == 1 else (address, "", "")
         if colon and not (port.isdecimal() and 0 < int(port) < 65536):
             raise PunaError(f"the cluster's address must be HOST or HOST:PORT, not {address!r}")
+        memory_limit()  # warns of a wrong value here, where the operator sees it
         join, ray = join or env("CLUSTER_JOIN"), ray or env("CLUSTER_RAY")
         if join and ray:
             raise PunaError("a node either joins Puna's cluster (--join) or uses Ray's (--ray), not both")
@@ -61,6 +64,11 @@ class ClusterSettings:
             split=parse_split(split or env("SPLIT") or "auto"),
             any_kernels=_any_kernels(env("SPLIT_KERNELS") or "same"),
         )
+
+
+def memory_limit() -> int:
+    """Return the bytes that models may take on this node, by `PUNA_CLUSTER_MEMORY_MB`."""
+    return env_int("CLUSTER_MEMORY_MB", _UNLIMITED_MB, least=1, instead="all memory") << 20
 
 
 def _any_kernels(text: str) -> bool:
