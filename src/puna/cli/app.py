@@ -430,7 +430,7 @@ def upgrade(
     ] = False,
     index: Annotated[
         str,
-        typer.Option(metavar="URL", help="Package index to ask (default: pip's or uv's setting, or PyPI)."),
+        typer.Option(metavar="URL", help="Package index to ask (default: that of pip's settings)."),
     ] = "",
     json: take.Json = False,
 ) -> None:
