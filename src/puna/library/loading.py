@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
@@ -50,7 +51,7 @@ def load(
     use_mmap: bool | None = None,
     projector: str | Path | None = None,
     adapters: Mapping[str, str | Path] | Sequence[str | Path] | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], None] | bool | None = None,
 ) -> Model:
     """Load a model by name (`demo`, or any in the store), or by the path of a GGUF file or a folder.
 
@@ -78,7 +79,8 @@ def load(
         projector: the GGUF file of the vision tower, if it is separate from the model.
         adapters: LoRA adapters (GGUF files or PEFT folders) by the names that requests use, by default the
             file names; they follow those of the stored model. Requests without `lora` use all of them.
-        progress: called with (bytes done, bytes in total) while a folder is converted and weights are read.
+        progress: True shows a bar, in notebooks a widget, while a folder is converted and weights are read; a
+            function is called with (bytes done, bytes in total) instead.
 
     Raises `ModelNotFoundError`, `GGUFError`, `UnsupportedModelError`, `OptionError`,
     `InsufficientMemoryError`, `UnavailableError`, ...
@@ -88,41 +90,60 @@ def load(
         checked_number("num_ctx", num_ctx, *int_range("num_ctx"))
     checked_number("parallel", parallel, 1, _MAX_PARALLEL)
     checked_number("num_thread", num_thread, *int_range("num_thread"))
-    source = _find(model, progress)
-    given = {
-        "engine": engine,
-        "num_gpu": num_gpu,
-        "main_gpu": main_gpu,
-        "tensor_split": tensor_split,
-        "use_mmap": use_mmap,
-    }
-    chosen = Options.merge(source.stored.params if source.stored is not None else None, given)
-    default_backend().set_threads(num_thread)
-    facts, context = source.read(num_ctx or chosen.num_ctx)
-    if projector is None:
-        projector = source.projector()
-    author = source.author(facts, sees=projector is not None)
-    settings = LoadSettings(
-        context=context,
-        parallel=parallel,
-        cache_types=KVTypes.from_env() if kv_cache_type is None else KVTypes.parse(kv_cache_type),
-        prediction_heads=drafts_itself(speculate_from_env()),
-        engine=chosen.engine or engine_from_env(),
-        placement=chosen.placement,
-    )
-    renderer = Renderer()
-    if not facts.embeds:
-        renderer.start()  # while the model is read
-    draft = draft or chosen.draft
-    loaded = load_model(
-        source.path,
-        settings,
-        draft=_find(draft, progress).path if draft else None,
-        projector=projector,
-        adapters=source.adapters(adapters),
-        progress=progress,
-    )
-    return Model(ChatModel(_started(loaded, settings), facts, renderer), author)
+    with _shown(progress) as report:
+        source = _find(model, report)
+        given = {
+            "engine": engine,
+            "num_gpu": num_gpu,
+            "main_gpu": main_gpu,
+            "tensor_split": tensor_split,
+            "use_mmap": use_mmap,
+        }
+        chosen = Options.merge(source.stored.params if source.stored is not None else None, given)
+        default_backend().set_threads(num_thread)
+        facts, context = source.read(num_ctx or chosen.num_ctx)
+        if projector is None:
+            projector = source.projector()
+        author = source.author(facts, sees=projector is not None)
+        settings = LoadSettings(
+            context=context,
+            parallel=parallel,
+            cache_types=KVTypes.from_env() if kv_cache_type is None else KVTypes.parse(kv_cache_type),
+            prediction_heads=drafts_itself(speculate_from_env()),
+            engine=chosen.engine or engine_from_env(),
+            placement=chosen.placement,
+        )
+        renderer = Renderer()
+        if not facts.embeds:
+            renderer.start()  # while the model is read
+        draft = draft or chosen.draft
+        loaded = load_model(
+            source.path,
+            settings,
+            draft=_find(draft, report).path if draft else None,
+            projector=projector,
+            adapters=source.adapters(adapters),
+            progress=report,
+        )
+        return Model(ChatModel(_started(loaded, settings), facts, renderer), author)
+
+
+@contextmanager
+def _shown(progress: Callable[[int, int], None] | bool | None) -> Iterator[Callable[[int, int], None] | None]:
+    """Yield the function to call with (bytes done, bytes in total); it moves a bar if `progress` is True."""
+    if callable(progress):
+        yield progress
+        return
+    if not progress:
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("Loading"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def _started(loaded: LoadedModel, settings: LoadSettings) -> Engine:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Coroutine, Mapping, Sequence
 from functools import partial
@@ -135,8 +136,11 @@ class Model:
             self._requests.prompt(prompt, logprobs, options, samples)
             for prompt in checked_prompts(prompts, "generate_many", "generate()")
         ]
-        submitted = [Events(self._chat, request) for request in requests]
-        return [completion for events in submitted for completion in by_sample(events, samples)]
+        with contextlib.ExitStack() as all_ended:
+            submitted = [Events(self._chat, request) for request in requests]
+            for events in submitted:
+                all_ended.callback(events.close)
+            return [completion for events in submitted for completion in by_sample(events, samples)]
 
     @overload
     def chat(

@@ -35,7 +35,12 @@ class Events(Iterator[Event]):
     def __next__(self) -> Event:
         if not self._missing:
             raise StopIteration
-        event = self._arrived.get()
+        try:
+            event = self._arrived.get()
+        except KeyboardInterrupt:
+            # Notebooks keep the frames of an error, so nobody else would end the request.
+            self.close()
+            raise
         self._missing -= isinstance(event, _ENDS)
         if not self._missing:
             self._cancel.detach()
@@ -167,9 +172,10 @@ class Stream(_Answer, Iterator[Chunk]):
         self._events.close()
 
     def completion(self) -> Completion:
-        """Wait for the end and return the whole answer."""
-        for _ in self:
-            pass
+        """Wait for the end and return the whole answer. Interrupting this stops the generation."""
+        with self:
+            for _ in self:
+                pass
         _ = self.stats  # raises for a stream that was closed early
         return self._gathered.completion()
 
