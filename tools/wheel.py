@@ -46,6 +46,8 @@ NEEDED: Final = (
     "dist-info/sboms/puna.cdx.json",
     "data/share/man/man1/puna.1",
     "data/share/bash-completion/completions/puna",
+    "data/share/systemd/system/puna.service",
+    "data/share/puna/nginx.conf",
 )
 
 
