@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -140,8 +140,7 @@ def booted(folder: Path, settings: dict[str, str]) -> Iterator[Booted]:
     try:
         yield Booted(_first_process(process, folder / "console"))
     finally:
-        for child in psutil.Process(process.pid).children(recursive=True)[::-1]:
-            child.kill()
+        process.kill()  # the first process of the namespace ends with it, and all others with that
         process.wait(timeout=60)
         _remove_group(folder, group)
 
@@ -153,11 +152,13 @@ def _first_process(process: subprocess.Popen[bytes], console: Path) -> int:
     def answers() -> bool:
         if process.poll() is not None:
             return True
-        children = psutil.Process(process.pid).children()
-        if children and children[0].name() == "systemd":
-            state = Booted(children[0].pid).run("systemctl", "is-system-running", check=False).strip()
-            if state in ("running", "degraded"):
-                found.append(children[0].pid)
+        # Until it becomes systemd, there are the commands of a script, which end at any time.
+        with suppress(psutil.NoSuchProcess):
+            for child in psutil.Process(process.pid).children():
+                if child.name() == "systemd":
+                    state = Booted(child.pid).run("systemctl", "is-system-running", check=False).strip()
+                    if state in ("running", "degraded"):
+                        found.append(child.pid)
         return bool(found)
 
     wait_until(answers, "systemd to be running")
