@@ -16,12 +16,13 @@ namespace {
 
 constexpr int block_pairs = WordBlock::columns / 2;
 
-// Makes the compiler keep a sum in its register: GCC 12 would move some to others and back in each step.
+// Makes the compiler keep a sum in its register: GCC 12 would move some to others and back in each step. Clang keeps them
+// by itself, and its code would become slower.
 template <class Ints>
 PUNA_INLINE void keep([[maybe_unused]] Ints& sum) {
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) && !defined(__clang__)
     __asm__("" : "+v"(sum));
-#elif defined(__AVX2__)
+#elif defined(__AVX2__) && !defined(__clang__)
     __asm__("" : "+x"(sum));
 #endif
 }
