@@ -82,7 +82,7 @@ test-wheel-twice: page ## build a wheel twice, in different folders, and compare
 	@$(PYTHON) tools/wheel.py reproduce
 
 check-macos: ## compile and link the extension for macOS on ARM, with Zig's compiler from PyPI
-	@$(PYTHON) tools/cross.py aarch64-macos
+	@$(PYTHON) tools/cross.py aarch64-macos.11.0
 
 check-cross: ## the same for Linux with musl and on ARM
 	@$(PYTHON) tools/cross.py aarch64-linux-gnu.2.28 aarch64-linux-musl x86_64-linux-musl

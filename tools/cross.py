@@ -1,4 +1,4 @@
-"""Compile and link the extension for other systems: `python tools/cross.py aarch64-macos aarch64-linux-musl`.
+"""Compile and link the extension for other systems: `python tools/cross.py aarch64-macos.11.0`.
 
 Systems have Zig's names: its C++ compiler (Clang) and the systems' libraries come from PyPI. Warnings are
 errors. The result is linked and not run, so this machine's Python headers do: integers have the same sizes on
@@ -87,7 +87,7 @@ def check(extension: Path, target: tuple[str, str]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python tools/cross.py", description="Compile for other systems.")
-    parser.add_argument("targets", nargs="+", help="of Zig: aarch64-macos, x86_64-linux-musl, ...")
+    parser.add_argument("targets", nargs="+", help="of Zig: aarch64-macos.11.0, x86_64-linux-musl, ...")
     try:
         for target in parser.parse_args().targets:
             print(f"{target}: {build(target).stat().st_size:,} bytes, compiled without warnings", flush=True)
