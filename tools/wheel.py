@@ -2,9 +2,9 @@
 
 `build` puts a wheel for Python 3.11 and one for 3.12 and later into dist/, for any Linux with glibc 2.28; a
 Python that the machine lacks is left out. `test` installs the wheels into empty environments without a
-compiler, for every Python that is there, and asks the bundled model. `reproduce` builds a wheel twice, in
-different folders, and compares the bytes. Pythons are looked for on PATH and in pyenv; PYTHONS names others.
-Needs nothing but Python, a C++ compiler and packages of PyPI.
+compiler, for every Python that is there, holds their size against a limit, and asks the bundled model.
+`reproduce` builds a wheel twice, in different folders, and compares the bytes. Pythons are looked for on PATH
+and in pyenv; PYTHONS names others. Needs nothing but Python, a C++ compiler and packages of PyPI.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ WORK: Final = ROOT / "build" / "wheels"
 BUILT_WITH: Final = ("3.11", "3.12")
 SUPPORTED: Final = ("3.11", "3.12", "3.13", "3.14")
 MOST_BYTES: Final = 12_000_000
+MOST_INSTALLED_BYTES: Final = 300_000_000  # with pip and all that Puna needs
 PATIENCE_S: Final = 60  # from a wheel to an answer
 #: A wheel without one of these is not whole.
 NEEDED: Final = (
@@ -194,7 +195,9 @@ def test() -> None:
 
 
 def try_out(wheel: Path, python: str, folder: Path) -> str:
-    """Return how long it took from the wheel to an answer. Raises WheelError without one."""
+    """Return the size of the installation and how long it took from the wheel to an answer. Raises WheelError
+    without an answer, and above the limits of both.
+    """
     home = folder / "home"
     home.mkdir()
     kept = {name: os.environ[name] for name in ("PIP_INDEX_URL", "PIP_CONFIG_FILE") if name in os.environ}
@@ -210,6 +213,9 @@ def try_out(wheel: Path, python: str, folder: Path) -> str:
     bin = folder / "venv" / "bin"
     run([bin / "pip", "install", "--quiet", "--only-binary", ":all:", wheel], environ, folder)
     installed = time.monotonic()
+    size = sum(path.lstat().st_size for path in (folder / "venv").rglob("*") if not path.is_dir())
+    if size > MOST_INSTALLED_BYTES:
+        raise WheelError(f"{wheel.name} installs {size:,} bytes, more than {MOST_INSTALLED_BYTES:,}")
     run([bin / "python", "-c", "import puna._native"], environ, folder)
     try:
         question = [bin / "puna", "run", "demo", "Tell me a story.", "--num-predict", "20", "--seed", "1"]
@@ -224,7 +230,8 @@ def try_out(wheel: Path, python: str, folder: Path) -> str:
         raise WheelError(f"{wheel.name} on {python}: the demo answered only {answer!r}")
     if took > PATIENCE_S:
         raise WheelError(f"{wheel.name} on {python}: {took:.0f} s to an answer, more than {PATIENCE_S}")
-    return f"installed in {installed - began:.0f} s, answered after {took:.0f} s: {answer[:60]}..."
+    report = f"{size / 1e6:.0f} MB installed in {installed - began:.0f} s, answered after {took:.0f} s"
+    return f"{report}: {answer[:60]}..."
 
 
 def free_port() -> int:
