@@ -86,7 +86,7 @@ def main(arguments: list[str]) -> int:
     if shutil.which(os.environ.get("CXX") or "c++"):
         # Only machines without a compiler install Puna without kernels; here that would hide a mistake.
         environ["PUNA_BUILD_KERNELS"] = "1"
-        print("Installing Puna. Compiling its C++ kernels takes a few minutes the first time.", flush=True)
+        print("Installing Puna. Compiling its C++ kernels takes a minute or two the first time.", flush=True)
     else:
         print(
             "Installing Puna. There is no C++ compiler, so it will compute with plain numpy, which is many\n"
