@@ -45,7 +45,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def called(server: Server, tool: str, arguments: dict[str, Any] | None = None) -> dict[str, Any]:
-    body = {"server": "stranger", "tool": tool, "arguments": arguments or {}}
+    body = {"server": "stranger", "tool": tool, "arguments": arguments or {}, "confirmed": True}
     reply = server.http.post("/api/puna/mcp/call", json=body)
     assert reply.status_code == 200, reply.text
     return dict(reply.json())
@@ -84,6 +84,14 @@ def test_tools_are_offered_and_called(server: Server) -> None:
     assert len(strangers(server)) == 1
 
 
+def test_tool_that_is_not_allowed_by_name_has_to_be_confirmed(server: Server) -> None:
+    body = {"server": "stranger", "tool": "add", "arguments": {"a": 1, "b": 1}}
+    assert server.http.post("/api/puna/mcp/call", json=body).json()["text"] == "2"
+    refused = server.http.post("/api/puna/mcp/call", json={"server": "stranger", "tool": "picture"})
+    assert refused.status_code == 400
+    assert "stranger/picture is called only if somebody has confirmed it" in refused.json()["error"]
+
+
 def test_whatever_is_wrong_with_a_server_is_an_error_without_secrets(server: Server) -> None:
     http = server.http
     missing = http.post("/api/puna/mcp/tools", json={"servers": ["missing"]})
@@ -103,7 +111,7 @@ def test_whatever_is_wrong_with_a_server_is_an_error_without_secrets(server: Ser
 
 
 def test_call_ends_with_its_request(server: Server) -> None:
-    body = {"server": "stranger", "tool": "wait", "arguments": {"seconds": 15}}
+    body = {"server": "stranger", "tool": "wait", "arguments": {"seconds": 15}, "confirmed": True}
     with server.open_request("/api/puna/mcp/call", body):
         wait_until(lambda: "calls stranger/wait" in server.log.read_text(), "the call")
     # Eight calls of one caller are the most: nine more go only if the first has ended.

@@ -1,5 +1,5 @@
 import { client } from "./client";
-import type { CallResult, OfferedTools, ToolServer } from "./types";
+import type { CallResult, OfferedTool, OfferedTools, ToolServer } from "./types";
 
 /** List the MCP servers that the server's owner has configured. */
 export async function listToolServers(signal?: AbortSignal): Promise<ToolServer[]> {
@@ -10,11 +10,10 @@ export async function listToolServers(signal?: AbortSignal): Promise<ToolServer[
 export const offeredTools = (servers: readonly string[], signal?: AbortSignal): Promise<OfferedTools> =>
   client.json("api/puna/mcp/tools", { json: { servers }, signal });
 
-/** Call a tool; aborting the request ends the call. */
+/** Call a tool that is allowed, or that somebody has confirmed; aborting the request ends the call. */
 export const callTool = (
-  server: string,
-  tool: string,
+  { server, tool, allowed }: OfferedTool,
   args: unknown,
   signal?: AbortSignal,
 ): Promise<CallResult> =>
-  client.json("api/puna/mcp/call", { json: { server, tool, arguments: args }, signal });
+  client.json("api/puna/mcp/call", { json: { server, tool, arguments: args, confirmed: !allowed }, signal });

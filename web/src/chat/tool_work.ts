@@ -75,7 +75,7 @@ export class ToolWork {
     }
     this.set(index, "running");
     try {
-      return await this.call(tool.server, tool.tool, args, this.ending.signal);
+      return await this.call(tool, args, this.ending.signal);
     } catch (error) {
       if (this.ending.signal.aborted) return null;
       return failure(error instanceof Error ? error.message : String(error));

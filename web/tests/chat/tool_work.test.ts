@@ -21,7 +21,7 @@ const calling = (...calls: [name: string, args: string][]): Message =>
 /** Return work whose tools say what they were called with, and the calls that were made. */
 function workOn(answer: Message, tools: OfferedTool[]): { work: ToolWork; made: string[] } {
   const made: string[] = [];
-  const call = async (server: string, name: string, args: unknown): Promise<CallResult> => {
+  const call = async ({ server, name }: OfferedTool, args: unknown): Promise<CallResult> => {
     made.push(`${server}/${name} ${JSON.stringify(args)}`);
     return { text: `${name} is done`, images: [], failed: false };
   };
@@ -97,7 +97,7 @@ describe("calls of tools", () => {
     ["while it runs", "once"],
   ])("stopped %s, nothing more is called", async (_, decision) => {
     let ended = false;
-    const call = (_server: string, _tool: string, _args: unknown, signal?: AbortSignal) =>
+    const call = (_tool: OfferedTool, _args: unknown, signal?: AbortSignal) =>
       new Promise<CallResult>((_resolve, reject) => {
         signal?.addEventListener("abort", () => {
           ended = true;

@@ -309,7 +309,7 @@ def _tools(page: PageService) -> list[Route]:
         """Call a tool of an MCP server; the call ends with the request."""
         page.tools.check(request)
         body = await read(request, ToolCall)
-        return json_reply(await page.tools.call(body.server, body.tool, body.arguments))
+        return json_reply(await page.tools.call(body))
 
     return [
         route("/api/puna/mcp", servers, "GET", gives=ToolServers),

@@ -24,6 +24,7 @@ from puna.mcp.server import MCPServer
 from puna.mcp.toolbox import offered
 from puna.server.http.connections import caller, is_loopback
 from puna.server.http.origins import host_name, is_local_address, is_local_name
+from puna.server.page.wire import ToolCall
 from puna.server.settings import Settings
 
 #: Calls under way of one caller, and in all.
@@ -145,10 +146,11 @@ class PageTools:
             warnings,
         )
 
-    async def call(self, server: str, tool: str, arguments: Mapping[str, Any]) -> CallResult:
+    async def call(self, body: ToolCall) -> CallResult:
         """Call a tool. What goes wrong in it is a result, too; it ends with its request.
 
-        Raises MCPServerError without a connection, RequestError for an unknown tool, and ServerBusyError.
+        Raises MCPServerError without a connection, RequestError for an unknown tool and for one that needs
+        to be confirmed, and ServerBusyError.
         """
         who = caller()
         if self._calls[who.client] >= _MAX_OF_CALLER or self._calls.total() >= _MAX_CALLS:
@@ -156,15 +158,19 @@ class PageTools:
                 f"{self._calls[who.client]} tools of yours and {self._calls.total()} in all are at work, of "
                 f"{_MAX_OF_CALLER} and {_MAX_CALLS}: wait for some to end"
             )
-        (config,) = await self._configs([server])
+        (config,) = await self._configs([body.server])
         self._calls[who.client] += 1
         try:
             async with self._using(config) as connected:
-                if all(one.name != tool for one in connected.tools):
-                    raise RequestError(f"MCP server '{server}' has no tool {shown(tool)}")
+                if all(one.name != body.tool for one in connected.tools):
+                    raise RequestError(f"MCP server '{config.name}' has no tool {shown(body.tool)}")
+                if not (body.confirmed or connected.allows(body.tool)):
+                    raise RequestError(
+                        f"{config.name}/{body.tool} is called only if somebody has confirmed it"
+                    )
                 # Arguments and results may be private.
-                _log.info("%s calls %s/%s", who.key or who.client or "the page", server, tool)
-                result = await connected.acall(tool, arguments)
+                _log.info("%s calls %s/%s", who.key or who.client or "the page", config.name, body.tool)
+                result = await connected.acall(body.tool, body.arguments)
         finally:
             self._calls[who.client] -= 1
         images = [base64.b64encode(image).decode() for image in result.images]

@@ -77,9 +77,12 @@ class ToolsOf(Body):
 
 
 class ToolCall(Body):
+    """A call; `confirmed`: a person has seen and allowed it."""
+
     server: str
     tool: str
     arguments: dict[str, Any] = Field(default_factory=dict)
+    confirmed: bool = False
 
 
 class PresetBody(Body):
