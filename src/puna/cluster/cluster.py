@@ -183,7 +183,7 @@ class Cluster:
         NodeLostError if nodes were lost meanwhile, and RunnerError if no node can take it.
         """
         refusal: InsufficientMemoryError | None = None
-        problem: PunaError | None = None
+        problem: RunnerError | None = None
         files = await self._files(load)
         held = await self._held([*files.values()])
         loading = _Loading(load, files, held, on_progress, stall_timeout_s)
@@ -205,7 +205,7 @@ class Cluster:
                 problem = error
             except StoreError as error:
                 _log.warning("node %s cannot take a model: %s", node.name, error)
-                problem = problem or error
+                problem = problem or RunnerError(str(error))
         if refusal is not None and divide and self.settings.split == "auto" and self._is_too_large(refusal):
             try:
                 return await self._place_stages(loading, without)
@@ -340,7 +340,7 @@ class Cluster:
         return sorted((node for node in usable if node not in without), key=key)
 
     def _disk_problems(self, loading: _Loading) -> str:
-        """Return the end of a message: why other nodes get no files."""
+        """Return the end of a message that no node is left: why some get no files."""
         nodes = [node for node in loading.held if node.usable and not loading.gets_files(node)]
         return "".join(f"; {node.disk_problem}" for node in nodes)
 
