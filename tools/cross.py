@@ -25,6 +25,23 @@ HEADS: Final = {
     ("aarch64", "linux"): (18, bytes.fromhex("b700")),
     ("x86_64", "linux"): (18, bytes.fromhex("3e00")),
 }
+
+#: For macOS: Zig's linker cannot read nanobind's list of symbols that may be undefined, so all may be, and
+#: crashes when it links bundles.
+COMPILER: Final = """#!/bin/sh
+for argument do
+    shift
+    case $argument in
+        -Wl,@*) ;;
+        -bundle) set -- "$@" -dynamiclib ;;
+        *) set -- "$@" "$argument" ;;
+    esac
+done
+exec "{python}" -m ziglang c++ -target {target} "$@"
+"""
+ARCHIVER: Final = """#!/bin/sh
+exec "{python}" -m ziglang {name} "$@"
+"""
 TOOLS: Final = ("ziglang", "nanobind>=2.4", "numpy>=2.0", "cmake>=3.28", "ninja")
 
 
@@ -62,9 +79,10 @@ def build(target: str) -> Path:
         raise CrossError(f"'{target}' is not supported; machine and system are one of {sorted(HEADS)}")
     programs, folder = tools(), WORK / target
     folder.mkdir(parents=True, exist_ok=True)
-    compiler = folder / "c++"
-    compiler.write_text(f'#!/bin/sh\nexec "{programs}/python" -m ziglang c++ -target {target} "$@"\n')
-    compiler.chmod(0o755)
+    scripts = {"c++": COMPILER, "ar": ARCHIVER, "ranlib": ARCHIVER}
+    for name, script in scripts.items():
+        (folder / name).write_text(script.format(python=programs / "python", target=target, name=name))
+        (folder / name).chmod(0o755)
     flags = "-Werror"
     if system == "macos":
         # This machine's NumPy has been told that there is such a header.
@@ -74,7 +92,8 @@ def build(target: str) -> Path:
         programs / "cmake", "-S", ROOT, "-B", folder, "-G", "Ninja",
         f"-DCMAKE_MAKE_PROGRAM={programs / 'ninja'}",
         f"-DCMAKE_SYSTEM_NAME={SYSTEMS[system]}", f"-DCMAKE_SYSTEM_PROCESSOR={machine}",
-        f"-DCMAKE_CXX_COMPILER={compiler}", f"-DCMAKE_CXX_FLAGS={flags}",
+        f"-DCMAKE_CXX_COMPILER={folder / 'c++'}",
+        f"-DCMAKE_AR={folder / 'ar'}", f"-DCMAKE_RANLIB={folder / 'ranlib'}", f"-DCMAKE_CXX_FLAGS={flags}",
         f"-DPython_EXECUTABLE={programs / 'python'}", f"-DPython_INCLUDE_DIR={sysconfig.get_path('include')}",
     )  # fmt: skip
     run(programs / "cmake", "--build", folder, "--parallel", str(os.cpu_count() or 1))
