@@ -61,7 +61,7 @@ test-clients: .venv/developed .venv-clients/installed $(CLIENTS_JS)/node_modules
 	$(BIN)/python -m pytest -m clients tests/clients $(PYTEST_ARGS)
 
 test-deploy: .venv/developed page-if-possible ## try what share/ and packaging/ have for services, proxies and containers: all that `make test` runs samples of
-	@$(BIN)/python tools/debian.py nginx caddy systemd:systemd-analyze podman buildah
+	@$(BIN)/python tools/debian.py nginx caddy systemd:systemd-analyze debootstrap buildah ruby
 	$(PYTEST) -m "thorough or not thorough" tests/deploy $(PYTEST_ARGS)
 
 test-schemathesis: .venv/developed ## give every route the requests that schemathesis makes of /openapi.json (EXAMPLES=50 each)

@@ -74,7 +74,7 @@ def test_command_says_whether_there_is_a_newer_version(capsys: pytest.CaptureFix
     with index(wheel("999.0.0")) as address:
         assert run(["upgrade", "--check", "--index", address]) == 0
         shown = capsys.readouterr().out
-        assert shown.startswith(f"Puna 999.0.0 is there; this is {__version__}.\nUpgrade with: ")
+        assert shown.startswith(f"Puna 999.0.0 is out; this is {__version__}.\nTo upgrade: ")
         assert run(["upgrade", "--index", address, "--json"]) == 0
         found = json.loads(capsys.readouterr().out)
         assert (found["puna"], found["newest"]) == (__version__, "999.0.0")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import platform
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -11,12 +14,15 @@ from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import yaml
 
 from puna.cli.help import VARIABLES
 from tests import commands
 from tests.e2e.servers import environment, running
+from tests.ports import free_port
+from tests.waiting import wait_until
 
 FOLDER = Path(__file__).resolve().parents[2] / "packaging" / "container"
 SECRET = re.compile(r"key|token|secret|password", re.IGNORECASE)
@@ -131,3 +137,95 @@ def test_health_check_needs_no_key_and_notices_a_server_that_is_gone(tmp_path: P
         assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
     gone = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
     assert gone.returncode != 0
+
+
+#: Starts the image's command as its user, with a root that cannot be written and no rights of root.
+_START = """set -e
+mount --make-rprivate /
+mount --bind {root} {root}
+mount -t tmpfs tmpfs {root}/tmp
+mount -t tmpfs -o uid={user},mode=700 tmpfs {root}/data
+mount -t proc proc {root}/proc
+mount -t sysfs -o ro sysfs {root}/sys
+mount --bind /dev {root}/dev
+mount -o remount,ro,bind {root}
+exec chroot {root} setpriv --reuid={user} --regid={user} --clear-groups --no-new-privs --bounding-set=-all \\
+    --inh-caps=-all env -i {env} {command}
+"""
+
+
+def run(*words: str | Path, cwd: Path | None = None) -> str:
+    done = subprocess.run(
+        words, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"{words}: {done.stdout[-3000:]}{done.stderr[-3000:]}"
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    """Return a folder with Debian's Python, in place of the image that registries have."""
+    for program in ("debootstrap", "buildah", "unshare"):
+        if not shutil.which(program):
+            pytest.skip(f"{program} is not installed")
+    if os.geteuid() != 0:
+        pytest.skip("only root can make a Debian")
+    packages = "python3,python3-venv,ca-certificates"
+    name = platform.freedesktop_os_release().get("VERSION_CODENAME", "stable")
+    run("debootstrap", "--variant=minbase", f"--include={packages}", name, tmp_path / "base")
+    authorities = Path("etc/ssl/certs/ca-certificates.crt")  # with those of a proxy
+    if ("/" / authorities).exists():
+        shutil.copy("/" / authorities, tmp_path / "base" / authorities)
+    return tmp_path / "base"
+
+
+@pytest.mark.e2e
+@pytest.mark.thorough
+@pytest.mark.timeout(1200)
+def test_image_is_built_and_answers(base: Path, tmp_path: Path) -> None:
+    """Built of the wheels in dist/ without a registry, and run with a root that cannot be written."""
+    repository = FOLDER.parents[1]
+    release = run(base / "usr/bin/python3", "-c", "import sys; print('%d%d' % sys.version_info[:2])")
+    wheels = [*repository.glob(f"dist/*-cp{release}-*.whl"), *repository.glob("dist/*-abi3-*.whl")]
+    if not wheels:
+        pytest.skip(f"there are no wheels in dist/ for Python {release} (make wheel)")
+    version = wheels[0].name.split("-")[1]
+    buildah = ("buildah", f"--root={tmp_path}/storage", f"--runroot={tmp_path}/run")
+    made = run(*buildah, "from", "scratch")
+    run(*buildah, "add", made, base, "/")
+    run(*buildah, "commit", made, "localhost/base:1")
+    run(
+        *buildah, "bud", "--isolation=chroot", "--format=docker", "--build-arg=BASE=localhost/base:1",
+        f"--build-arg=VERSION={version}", f"--file={FOLDER}/Containerfile", "--tag=puna", repository,
+    )  # fmt: skip
+    started = run(*buildah, "from", "localhost/puna")
+    described = json.loads(run(*buildah, "inspect", "--type=image", "localhost/puna"))["Docker"]["config"]
+    assert described["Healthcheck"]["Test"] == ["CMD", *health_command()]
+    address = f"127.0.0.1:{free_port()}"
+    settings = dict(line.split("=", 1) for line in described["Env"]) | {"PUNA_HOST": address}
+    start = _START.format(
+        root=run(*buildah, "mount", started),
+        user=described["User"],
+        env=" ".join(f"{name}={value}" for name, value in settings.items()),
+        command=" ".join(described["Entrypoint"] + described["Cmd"]),
+    )
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(
+            ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", start],
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+        )  # fmt: skip
+    try:
+
+        def listens() -> bool:
+            assert process.poll() is None, (tmp_path / "log").read_text()
+            return "Listening on" in (tmp_path / "log").read_text()
+
+        wait_until(listens, "the server in the image")
+        question = {"role": "user", "content": "What is the capital of France?"}
+        request = {"model": "demo", "messages": [question], "stream": False, "options": {"temperature": 0}}
+        reply = httpx.post(f"http://{address}/api/chat", json=request, timeout=120)
+        assert "Paris" in reply.json()["message"]["content"]
+    finally:
+        process.kill()
+        process.wait(timeout=60)
+        run(*buildah, "rm", "--all")

@@ -40,9 +40,9 @@ def upgrade(*, check: bool, index: str, as_json: bool) -> None:
         print(f"Puna {__version__} is the newest version.")
         return
     if found is not None:
-        print(f"Puna {found} is there; this is {__version__}.")
-    print(f"Upgrade with: {command}")
-    print("Then restart the server, which goes on as it was: puna serve --stop")
+        print(f"Puna {found} is out; this is {__version__}.")
+    print(f"To upgrade: {command}")
+    print("Then restart the server, which is still the old one: puna serve --stop")
 
 
 def upgrade_command(prefix: Path) -> str:
