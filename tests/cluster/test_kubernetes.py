@@ -1,9 +1,8 @@
-"""The manifest for KubeRay in docs/cluster.md, held against Ray, and against what it starts."""
+"""The manifest for KubeRay, held against Ray, and against what it starts."""
 
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -19,15 +18,14 @@ from tests.cluster.conftest import HAS_RAY
 
 pytestmark = pytest.mark.skipif(not HAS_RAY, reason="ray is not installed: pip install '.[test]'")
 
-PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "cluster.md"
+MANIFEST: Final = Path(__file__).resolve().parents[2] / "packaging" / "kubernetes" / "puna.yaml"
 POD: Final = "192.0.2.7"
 
 
 def manifest() -> dict[str, Any]:
     import yaml
 
-    [text] = re.findall(r"^```yaml\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
-    found: dict[str, Any] = yaml.safe_load(text)
+    found: dict[str, Any] = yaml.safe_load(MANIFEST.read_text())
     return found
 
 
