@@ -24,11 +24,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     Caches decide how a prompt is cut, in the same way on both backends, and answers follow from the results
     for prompts.
     """
+    folder = Path(__file__).parent
     for item in items:
-        params = (
-            item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-        )
+        if not (item.path.is_relative_to(folder) and isinstance(item, pytest.Function)):
+            continue  # this hook sees the tests of all folders
+        params = item.callspec.params if hasattr(item, "callspec") else {}
         in_pieces = len(params.get("parts", ())) > 1 or params.get("chunk") == 10
-        chosen = in_pieces or "greedy" in item.name
-        if chosen and params.get("ops") == "reference" and item.path.is_relative_to(Path(__file__).parent):
+        if (in_pieces or "greedy" in item.name) and params.get("ops") == "reference":
             item.add_marker(pytest.mark.thorough)
