@@ -69,7 +69,8 @@ def cluster(setting: Setting, replicas: int, *, in_turn: bool = False) -> Iterat
             }
             command = [sys.executable, "-m", "puna", "serve"]
             stack.enter_context(running(command, environment(**settings, **join)))
-        _wait(lambda: len(_status(server)["nodes"]) == replicas, "nodes")
+            # Ray's nodes that start at the same moment on few processors give up.
+            _wait(lambda count=number + 1: len(_status(server)["nodes"]) == count, "nodes")
         asyncio.run(ask(server.port, server.completion("a", 1)))
         _wait(
             lambda: [len(model["replicas"]) for model in _status(server)["models"]] == [replicas], "replicas"
@@ -136,14 +137,6 @@ def measure_loads(one: Server, several: Server) -> list[Load]:
     return found
 
 
-def measure_routing(ours: Server, in_turn: Server, sessions: int) -> list[Routing]:
-    """Let clients converse with both clusters, one after the other."""
-    return [
-        Routing(name, *asyncio.run(_converse(server, sessions)))
-        for name, server in (("in turn", in_turn), ("Puna", ours))
-    ]
-
-
 async def _converse(server: Server, sessions: int) -> tuple[list[float], float]:
     """Return the times to the first token of all turns but first ones, and how much of them was cached."""
     dice = random.Random(1)
@@ -193,9 +186,11 @@ def main() -> None:
         with cluster(part, REPLICAS) as several:
             loads = measure_loads(one, several)
             print(*lines(loads), sep="\n", flush=True)
-    with cluster(part, REPLICAS) as ours, cluster(part, REPLICAS, in_turn=True) as in_turn:
-        routing = measure_routing(ours, in_turn, arguments.sessions)
-        print(*lines(routing), sep="\n", flush=True)
+    routing = []
+    for name, in_turn in (("in turn", True), ("Puna", False)):
+        with cluster(part, REPLICAS, in_turn=in_turn) as server:
+            routing.append(Routing(name, *asyncio.run(_converse(server, arguments.sessions))))
+        print(*lines(routing[-1:]), sep="\n", flush=True)
     if arguments.output is not None:
         name = " ".join(arguments.model)
         REPORT.write(Run(name, threads, REPLICAS, CLIENTS, way, loads, routing), arguments.output)

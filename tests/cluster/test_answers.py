@@ -137,6 +137,7 @@ def test_a_call_goes_on_within_its_arguments(workers: Cluster) -> None:
     assert json.loads(call(parts)[1])["days"] == 2
 
 
+@pytest.mark.thorough
 def test_all_samples_go_on(workers: Cluster) -> None:
     body = {"model": "endless", "prompt": "Go on.", "n": 2, "max_tokens": 1500, "seed": 3, "ignore_eos": True}
 
@@ -149,6 +150,7 @@ def test_all_samples_go_on(workers: Cluster) -> None:
     assert texts(interrupted(workers, body, lose_process, events)) == whole
 
 
+@pytest.mark.thorough
 def test_an_answer_about_a_picture_goes_on(workers: Cluster) -> None:
     picture = base64.b64encode(two_shapes()).decode()
     body = {
@@ -175,6 +177,7 @@ def test_an_answer_survives_a_machine_that_stands_still(workers: Cluster) -> Non
     workers.workers.remove(lost)
 
 
+@pytest.mark.thorough
 def test_an_answer_survives_the_loss_of_a_machine(workers: Cluster) -> None:
     body = endless(options=SEEDED)
     whole = merged(list(lines(workers, body)))

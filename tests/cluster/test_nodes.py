@@ -87,6 +87,7 @@ def test_a_worker_leaves_once_its_answers_have_ended(workers: Cluster) -> None:
     assert "without node" not in workers.server.log.read_text().rpartition("is drained")[2]
 
 
+@pytest.mark.thorough
 def test_a_drained_node_can_leave_though_its_agent_was_killed(workers: Cluster) -> None:
     worker = workers.workers[0]
     workers.drain(worker.node)
@@ -99,6 +100,7 @@ def test_a_drained_node_can_leave_though_its_agent_was_killed(workers: Cluster) 
     wait_until(lambda: worker.node not in workers.nodes(), "the head to notice")
 
 
+@pytest.mark.thorough
 def test_a_model_that_is_being_loaded_on_a_drained_node_goes_elsewhere(workers: Cluster) -> None:
     stream = lines(workers, endless(options=SEEDED | {"num_predict": 5}))
     asking = threading.Thread(target=lambda: parts.extend(stream))
@@ -122,6 +124,7 @@ def test_a_model_that_is_being_loaded_on_a_drained_node_goes_elsewhere(workers: 
     workers.drain(worker.node, undo=True)
 
 
+@pytest.mark.thorough
 def test_a_node_that_cannot_keep_files_is_named_and_then_spared(workers: Cluster) -> None:
     def without_room(models: Path) -> None:
         models.mkdir()
@@ -226,6 +229,7 @@ def test_conversations_find_the_replica_that_remembers_them(workers: Cluster) ->
     assert all(one["whole"] and len(one["added"]) > 3 for one in found)
 
 
+@pytest.mark.thorough
 def test_pictures_are_found_where_they_were_seen(workers: Cluster) -> None:
     pictures = [base64.b64encode(picture).decode() for picture in (two_shapes(), digits("3"))]
     workers.spread("demo-vision")

@@ -152,6 +152,7 @@ def test_thoughts_and_calls_of_a_divided_model_are_parsed(divided: Cluster) -> N
     divided.unload()
 
 
+@pytest.mark.thorough
 def test_pictures_of_a_divided_model_are_those_of_one_machine(divided: Cluster, alone: Server) -> None:
     picture = base64.b64encode(two_shapes()).decode()
     body = {

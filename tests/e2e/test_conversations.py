@@ -217,7 +217,11 @@ def test_conversation_gives_the_same_answer_through_every_interface(
             native = by_ollamas_api(own, "talker", talk, fields)
             assert by_library(model, talk, fields) == native
             native.pop("prompt", None)
-            assert by_openais_api(own, "talker", talk, fields) == native
+            by_openai = by_openais_api(own, "talker", talk, fields)
+            if native.get("truncated") and "tools" in fields:  # agents are told instead
+                assert by_openai["error"].startswith("the input length exceeds the context length")
+            else:
+                assert by_openai == native
 
 
 def test_imported_model_uses_its_templates_stop_strings(own: Server, models: Path) -> None:

@@ -27,6 +27,7 @@ from tests.tiny.decoders import tiny_decoder_gguf
 from tests.tiny.heads import MODELS
 from tests.tiny.heads_reference import Reference
 from tests.tiny.llama import TinyLlama, tiny_llama_gguf
+from tests.waiting import wait_until
 
 
 def heads(path: Path) -> Path:
@@ -107,4 +108,4 @@ def test_loss_of_a_stage_fails_the_answer_and_all_later_ones(tmp_path: Path) -> 
             [failed] = [event for event in run.events[number] if isinstance(event, Failed)]
             assert failed.kind == ModelLostError.__name__
             assert "stage 2 has ended" in failed.message or "stage 2 cannot be reached" in failed.message
-        assert len(parts.failures) == 1
+        wait_until(lambda: len(parts.failures) == 1, "the loss to be noticed")

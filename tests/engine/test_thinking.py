@@ -34,7 +34,8 @@ def think(run: Run, number: int, budget: int | None, prompt: str = PROMPT, **mor
     options = Options.merge({"temperature": 0, "num_predict": 24}, more.pop("options", {}))
     request = Generate(id=number, prompt=prompt, options=options, ignore_eos=True, **more)
     tokens = run.engine.loaded.tokenizer.encode(prompt)
-    run.engine.submit(request, run._sink(number), FittedPrompt(tokens, reading=BEGUN, budget=budget))
+    fitted = FittedPrompt(tokens, reading=BEGUN, format=request.format, budget=budget)
+    run.engine.submit(request, run._sink(number), fitted)
 
 
 def thought(run: Run, number: int) -> str:

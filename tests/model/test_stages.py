@@ -13,7 +13,6 @@ from puna.model.load import LoadSettings, forecast_for, load_stage
 from puna.model.load import load_model as load
 from puna.model.memory import Forecast
 from puna.model.stages import places_to_cut
-from puna.options import AdapterFile
 from tests.tiny.bert import TinyBert, tiny_bert_gguf
 from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 
@@ -55,9 +54,6 @@ def test_models_whose_layers_need_each_other_are_not_split(path: Path, tmp_path:
     bert = tiny_bert_gguf(tmp_path / "bert.gguf", TinyBert())
     with pytest.raises(UnsupportedModelError, match="bert cannot be split: its layers read a whole text"):
         load(bert, LoadSettings(layers=(0, 1)))
-    adapter = AdapterFile(path=str(path), name="a")
-    with pytest.raises(UnsupportedModelError, match="with adapters cannot be split"):
-        load(path, LoadSettings(layers=(0, 1)), adapters=[adapter])
 
 
 def test_cuts_do_not_separate_layers_from_the_keys_they_use() -> None:

@@ -174,7 +174,7 @@ def test_runner_embeds_texts_and_tokens(with_shared_runner: WithRunner) -> None:
 
 def test_input_that_cannot_be_embedded_fails_the_whole_request(with_shared_runner: WithRunner) -> None:
     async def use(runner: LocalRunner) -> None:
-        with pytest.raises(ContextLengthError, match="num_ctx is 2048"):
+        with pytest.raises(ContextLengthError, match="> 2048 maximum"):
             await runner.embed(Embed(inputs=[[1] * 2000, [1] * 2049], truncate=False))
         task = asyncio.create_task(runner.embed(Embed(inputs=[[number] * 2000 for number in range(50)])))
         while (await runner.ping()).active == 0:
@@ -209,7 +209,7 @@ def test_bad_request_does_not_affect_later_requests(with_shared_runner: WithRunn
     async def use(runner: LocalRunner) -> None:
         with pytest.raises(RequestError, match="empty"):
             await collect(runner, [])
-        with pytest.raises(ContextLengthError, match="num_ctx is 2048"):
+        with pytest.raises(ContextLengthError, match="> 2048 maximum"):
             async for _ in runner.generate(Generate(prompt=[1] * 3000, options=GREEDY, truncate=False)):
                 pass
         assert (await collect(runner, "hello"))[0]
