@@ -4,7 +4,7 @@ way       a cluster of one node beside a server without one: what the way throug
 replicas  three replicas of one thread each beside one with all threads
 routing   conversations on three replicas, with our router and in turn
 
-Servers that are compared take turns. `--output docs` publishes the tables.
+Servers that are compared take turns. `--output` names the folder of the tables.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", nargs=2, default=["135m", "q8_0"], metavar=("SHAPE", "MIX"))
     parser.add_argument("--sessions", type=int, default=24, help="conversations, default 24")
-    parser.add_argument("--output", type=Path, help="write the report to this folder, `docs` to publish it")
+    parser.add_argument("--output", type=Path, help="write the report to this folder")
     arguments = parser.parse_args()
     if warning := load_warning():
         print(warning)
