@@ -4,34 +4,25 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Collection, Sequence
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 from puna.cli import main
 from puna.cluster.router import Route, Router
 
 _TURNS: Final = itertools.count()
+_route = Router.route
 
 
-def in_turn(
-    self: Router,
-    digests: Sequence[int],
-    tokens: int,
-    *,
-    now_s: float,
-    kernels: str | None = None,
-    exclude: Collection[str] = (),
-) -> Route | None:
-    """Choose the next replica; see `Router.route`."""
-    names = sorted(name for name in self._replicas if name not in exclude)
-    if not names:
-        return None
-    # Prompts are rendered first, which takes no turn.
-    chosen = names[(next(_TURNS) if tokens else 0) % len(names)]
-    return Route(chosen, self._replicas[chosen].kernels, 0, 0.0, tokens, digests)
+def in_turn(self: Router, digests: Sequence[int], tokens: int, **more: Any) -> Route | None:
+    """Leave `Router.route` no choice but the next replica."""
+    names = sorted(self._replicas)
+    turn = next(_TURNS) if tokens else 0  # prompts are rendered first, which takes none
+    others = [name for number, name in enumerate(names) if number != turn % len(names)]
+    return _route(self, digests, tokens, exclude=others, **more)
 
 
-Router.route = in_turn  # type: ignore[method-assign]
+Router.route = in_turn  # type: ignore[method-assign,assignment]
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from cluster_replicas_report import REPORT, Load, Routing, Run, Way, lines
+from cluster_replicas_report import REPORT, Load, Routing, Run, Way
 from cluster_traces import conversations
 from crowds import Crowd, burst, text
 from http_load import ask
@@ -72,9 +72,7 @@ def cluster(setting: Setting, replicas: int, *, in_turn: bool = False) -> Iterat
             # Ray's nodes that start at the same moment on few processors give up.
             _wait(lambda count=number + 1: len(_status(server)["nodes"]) == count, "nodes")
         asyncio.run(ask(server.port, server.completion("a", 1)))
-        _wait(
-            lambda: [len(model["replicas"]) for model in _status(server)["models"]] == [replicas], "replicas"
-        )
+        _wait(lambda: _loaded(server) == replicas, "replicas")
         yield server
 
 
@@ -181,16 +179,16 @@ def main() -> None:
     part = Setting(path, SLOTS, CONTEXT, 1)
     with puna(whole) as local, cluster(whole, 1) as one:
         way = measure_way(local, one)
-        print(*lines(way), sep="\n", flush=True)
+        print(*(result.line for result in way), sep="\n", flush=True)
         # The local server is idle meanwhile.
         with cluster(part, REPLICAS) as several:
             loads = measure_loads(one, several)
-            print(*lines(loads), sep="\n", flush=True)
+            print(*(result.line for result in loads), sep="\n", flush=True)
     routing = []
     for name, in_turn in (("in turn", True), ("Puna", False)):
         with cluster(part, REPLICAS, in_turn=in_turn) as server:
             routing.append(Routing(name, *asyncio.run(_converse(server, arguments.sessions))))
-        print(*lines(routing[-1:]), sep="\n", flush=True)
+        print(routing[-1].line, flush=True)
     if arguments.output is not None:
         name = " ".join(arguments.model)
         REPORT.write(Run(name, threads, REPLICAS, CLIENTS, way, loads, routing), arguments.output)

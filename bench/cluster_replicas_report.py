@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from pages import DOCS, Report
 from report import percentile
@@ -24,13 +24,19 @@ class Way:
     def added_ms(self) -> float:
         """The time that the cluster adds to the first token: the median of the pairs' differences."""
         pairs = zip(self.cluster_first_ms, self.local_first_ms, strict=True)
-        return statistics.median(mine - theirs for mine, theirs in pairs)
+        return median(mine - theirs for mine, theirs in pairs)
 
     @property
     def ratio(self) -> float:
-        """Throughput as a multiple of that without a cluster: the median of the pairs' ratios."""
-        pairs = zip(self.cluster_rates, self.local_rates, strict=True)
-        return statistics.median(mine / theirs for mine, theirs in pairs)
+        """Throughput as a multiple of that without a cluster."""
+        return _ratio(self.cluster_rates, self.local_rates)
+
+    @property
+    def line(self) -> str:
+        return (
+            f"{self.clients:12} first token {median(self.local_first_ms):.1f} ms, through a cluster "
+            f"{self.added_ms:+.1f} ms; {median(self.local_rates):.0f} tokens/s, {self.ratio:.3f} times"
+        )
 
 
 @dataclass(frozen=True)
@@ -46,8 +52,14 @@ class Load:
 
     @property
     def ratio(self) -> float:
-        pairs = zip(self.several_rates, self.one_rates, strict=True)
-        return statistics.median(several / one for several, one in pairs)
+        return _ratio(self.several_rates, self.one_rates)
+
+    @property
+    def line(self) -> str:
+        return (
+            f"{self.requests:22} one {median(self.one_rates):.0f} tokens/s, several {self.ratio:.2f} "
+            f"times; first token {median(self.one_first_s):.2f} s, {median(self.several_first_s):.2f} s"
+        )
 
 
 @dataclass(frozen=True)
@@ -57,6 +69,13 @@ class Routing:
     router: str
     first_s: list[float]
     cached: float  # share of prompts
+
+    @property
+    def line(self) -> str:
+        return (
+            f"{self.router:8} {len(self.first_s)} turns, first token {median(self.first_s):.3f} s, "
+            f"p99 {percentile(self.first_s, 99):.2f} s, {self.cached:.0%} cached"
+        )
 
 
 @dataclass(frozen=True)
@@ -72,25 +91,9 @@ class Run:
     routing: list[Routing]
 
 
-def lines(results: Sequence[Way | Load | Routing]) -> list[str]:
-    return [_line(result) for result in results]
-
-
-def _line(result: Way | Load | Routing) -> str:
-    if isinstance(result, Way):
-        return (
-            f"{result.clients:12} first token {_median(result.local_first_ms):.1f} ms, through a cluster "
-            f"{result.added_ms:+.1f} ms; {_median(result.local_rates):.0f} tokens/s, {result.ratio:.3f} times"
-        )
-    if isinstance(result, Load):
-        return (
-            f"{result.requests:22} one {_median(result.one_rates):.0f} tokens/s, several {result.ratio:.2f} "
-            f"times; first token {_median(result.one_first_s):.2f} s, {_median(result.several_first_s):.2f} s"
-        )
-    return (
-        f"{result.router:8} {len(result.first_s)} turns, first token {_median(result.first_s):.3f} s, "
-        f"p99 {percentile(result.first_s, 99):.2f} s, {result.cached:.0%} cached"
-    )
+def _ratio(rates: Sequence[float], of: Sequence[float]) -> float:
+    """Return the median of the pairs' ratios."""
+    return median(rate / other for rate, other in zip(rates, of, strict=True))
 
 
 def table(run: Run) -> str:
@@ -102,8 +105,8 @@ def table(run: Run) -> str:
         "|---|---:|---:|---:|---:|",
     ]
     text += [
-        f"| {way.clients} | {_median(way.local_first_ms):.1f} ms | {way.added_ms:+.1f} ms "
-        f"| {_median(way.local_rates):.0f} | {way.ratio:.3f}x |"
+        f"| {way.clients} | {median(way.local_first_ms):.1f} ms | {way.added_ms:+.1f} ms "
+        f"| {median(way.local_rates):.0f} | {way.ratio:.3f}x |"
         for way in run.way
     ]
     text += [
@@ -113,8 +116,8 @@ def table(run: Run) -> str:
         "|---|---:|---:|---:|---:|",
     ]
     text += [
-        f"| {load.clients} clients, {load.requests} | {_median(load.one_rates):.0f} tokens/s "
-        f"| {load.ratio:.2f}x | {_median(load.one_first_s):.2f} s | {_median(load.several_first_s):.2f} s |"
+        f"| {load.clients} clients, {load.requests} | {median(load.one_rates):.0f} tokens/s "
+        f"| {load.ratio:.2f}x | {median(load.one_first_s):.2f} s | {median(load.several_first_s):.2f} s |"
         for load in run.loads
     ]
     text += [
@@ -123,18 +126,11 @@ def table(run: Run) -> str:
         "|---|---:|---:|---:|---:|",
     ]
     text += [
-        f"| {one.router} | {len(one.first_s)} | {_median(one.first_s):.3f} s "
+        f"| {one.router} | {len(one.first_s)} | {median(one.first_s):.3f} s "
         f"| {percentile(one.first_s, 99):.2f} s | {one.cached:.0%} |"
         for one in run.routing
     ]
     return "\n".join(text) + "\n"
 
 
-def _median(values: Sequence[float]) -> float:
-    return statistics.median(values)
-
-
 REPORT = Report(DOCS / "cluster-replicas.json", "make bench-cluster", Run, {DOCS / "cluster.md": table})
-
-if __name__ == "__main__":
-    REPORT.rewrite()

@@ -6,7 +6,6 @@ import logging
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -25,16 +24,6 @@ from tests.ports import free_port
 from tests.waiting import PATIENCE_S, wait_until
 
 needs_ray = pytest.mark.skipif(not HAS_RAY, reason="ray is not installed: pip install '.[test]'")
-
-
-def own_address() -> str:
-    """Return this machine's address, as Ray finds it."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("8.8.8.8", 80))  # sends nothing
-        except OSError:
-            return "127.0.0.1"
-        return str(probe.getsockname()[0])
 
 
 @contextmanager
@@ -62,7 +51,9 @@ def ray_cluster(folder: Path, address: str, settings: Mapping[str, str]) -> Iter
 @pytest.mark.e2e
 @pytest.mark.thorough
 def test_a_cluster_of_ray_is_found_and_used(tmp_path: Path) -> None:
-    address = own_address()
+    import ray
+
+    address = ray.util.get_node_ip_address()
     init(tmp_path / "credentials", [address])
     # Paths of Ray's sockets must be short.
     with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as temp:
