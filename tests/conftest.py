@@ -24,7 +24,10 @@ from tests.model_process.sitecustomize import note_unseeded_draws
 from tests.processors import missing_levels
 
 #: Settings that choose what is tested; all others are removed, since they would change results.
-_CHOICES = ("PUNA_OPS", "PUNA_CPU", "PUNA_NUM_THREADS", "PUNA_TEST_DATA", "PUNA_DRAWS", "PUNA_PORTABLE")
+_CHOICES = (
+    "PUNA_OPS", "PUNA_CPU", "PUNA_GPU_DEVICE", "PUNA_NUM_THREADS", "PUNA_TEST_DATA", "PUNA_DRAWS",
+    "PUNA_PORTABLE",
+)  # fmt: skip
 
 #: Prefixes of other variables that our libraries or the clients read.
 _PREFIXES = (
@@ -67,6 +70,10 @@ if "PUNA_NUM_THREADS" not in os.environ or "TESTS_CHOSE_THREADS" in os.environ:
     os.environ["TESTS_CHOSE_THREADS"] = "1"
 # Tensors are tiny: a second torch thread would only wait for the first.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Triton decides when a kernel is defined whether it will be compiled or interpreted.
+if os.environ.get("PUNA_GPU_DEVICE", "cpu") == "cpu":
+    os.environ["TRITON_INTERPRET"] = "1"
 
 # Model processes import sitecustomize.py from this folder when they start.
 os.environ["PYTHONPATH"] = os.pathsep.join(

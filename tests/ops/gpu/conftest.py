@@ -1,0 +1,16 @@
+"""The device that kernels are tested on: torch's CPU device in Triton's interpreter, or a GPU."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="Triton is not installed: it has no build for this machine")
+
+
+@pytest.fixture(scope="session")
+def device() -> torch.device:
+    """The device `PUNA_GPU_DEVICE` names, or else the CPU."""
+    return torch.device(os.environ.get("PUNA_GPU_DEVICE", "cpu"))
