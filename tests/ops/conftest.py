@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.ops.device_ops import TORCH
 from tests.ops.torch_ops import REFERENCE, TorchOps, cpu
 from tests.processors import level, levels
 
@@ -23,7 +24,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     found: list[Any] = [pytest.param(name, marks=pytest.mark.slow) for name in others]
     found += [best] if best else []
     if "ops" in metafunc.fixturenames:
-        metafunc.parametrize("ops", ["reference", *found], indirect=True)
+        metafunc.parametrize("ops", ["reference", "torch", *found], indirect=True)
     if "kernels" in metafunc.fixturenames:
         metafunc.parametrize("kernels", found, indirect=True)
 
@@ -33,7 +34,7 @@ def ops(request: pytest.FixtureRequest) -> Iterator[TorchOps]:
     """Return each backend in turn, the one with kernels once for each kernel set."""
     kernels = request.param.partition("-")[2]
     if not kernels:
-        yield REFERENCE
+        yield TORCH if request.param == "torch" else REFERENCE
         return
     with level(kernels):
         yield cpu()

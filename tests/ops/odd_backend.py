@@ -83,7 +83,7 @@ class OddIndexBuffer:
 
 
 class OddStorage(Storage):
-    """Storage whose rows only its own methods reach."""
+    """Storage whose rows only its own methods reach, and only those that were provided."""
 
     def __init__(self, kind: GGMLType, rows: int, row_shape: tuple[int, ...]) -> None:
         super().__init__(kind, rows, row_shape)
@@ -96,21 +96,32 @@ class OddStorage(Storage):
 
     def give_back(self, begin: int, end: int) -> None:
         self.inner.give_back(begin, end)
+        self.used = min(self.used, begin)
+
+    def check(self, rows: Any) -> None:
+        """Fail if any of `rows` lacks memory; -1 is no row."""
+        assert not np.size(rows) or int(np.max(rows)) < self.used, f"{np.max(rows)} of {self.used} rows"
 
     def copy(self, sources: NDArray[np.integer], targets: NDArray[np.integer]) -> None:
+        self.check(sources)
+        self.check(targets)
         self.inner.copy(sources, targets)
 
     def read(self, rows: NDArray[np.integer]) -> NDArray[Any]:
+        self.check(rows)
         return self.inner.read(rows)
 
     def write(self, rows: NDArray[np.integer], stored: NDArray[Any]) -> None:
+        self.check(rows)
         self.inner.write(rows, stored)
 
     def numbers(self, rows: NDArray[np.integer]) -> OddArray:
+        self.check(rows)
         return OddArray(self.inner.numbers(rows))
 
     def put(self, rows: NDArray[np.integer], numbers: OddArray) -> None:  # type: ignore[override]
         assert isinstance(numbers, OddArray)
+        self.check(rows)
         self.inner.put(rows, _within(numbers))
 
     def close(self) -> None:
@@ -155,6 +166,18 @@ def _operation(name: str) -> Callable[..., Any]:
     return call
 
 
+def _check_states(given: Sequence[Any]) -> None:
+    """Fail if states that rows read or write lack memory."""
+    states, _, sources, targets = given[:4]
+    states.check(_within(sources))
+    states.check(_within(targets))
+
+
+_short_conv, _linear_attention, _selective_scan = map(
+    _operation, ("short_conv", "linear_attention", "selective_scan")
+)
+
+
 class OddBackend(Backend):
     name = "odd"
     device = "Mars"
@@ -171,6 +194,22 @@ class OddBackend(Backend):
 
     def index_buffer(self, *shape: int) -> OddIndexBuffer:  # type: ignore[override]
         return OddIndexBuffer(shape)
+
+    def store_rows(self, target: OddStorage, cells: OddArray, rows: OddArray) -> None:  # type: ignore[override]
+        target.check(_within(cells))
+        target.inner.put(_within(cells), _within(rows))
+
+    def short_conv(self, *args: Any, **named: Any) -> OddArray:
+        _check_states(args[3:])
+        return _short_conv(self, *args, **named)  # type: ignore[no-any-return]
+
+    def linear_attention(self, *args: Any, **named: Any) -> OddArray:
+        _check_states(args[6:])
+        return _linear_attention(self, *args, **named)  # type: ignore[no-any-return]
+
+    def selective_scan(self, *args: Any) -> OddArray:
+        _check_states(args[6:])
+        return _selective_scan(self, *args)  # type: ignore[no-any-return]
 
     def concatenate(self, arrays: Sequence[OddArray]) -> OddArray:  # type: ignore[override]
         return OddArray(np.concatenate(list(map(_given, arrays))))

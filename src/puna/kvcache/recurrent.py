@@ -190,7 +190,7 @@ class RecurrentCache(Cache):
             kept += range(max(begin, end - 1 - drafts.get(sequence, 1)), end - 1)
         targets = self._free.take(len(kept))
         self._references[targets] = 1
-        self._provided = max(self._provided, int(targets[-1]) + 1)
+        self._provide(int(targets[-1]) + 1)
         self._fill_rows(runs, kept, targets)
         ends, earlier = targets[: len(runs)].tolist(), iter(targets[len(runs) :].tolist())
         for (sequence, begin, end), target in zip(runs, ends, strict=True):
@@ -414,13 +414,20 @@ class RecurrentCache(Cache):
         kept = sorted({length: index for index, length in enumerate(lengths)}.values())
         kept = kept[-self._max_checkpoints - 1 :]
         slots = self._free.take(len(kept))
-        self._provided = max(self._provided, int(slots[-1]) + 1)
+        self._provide(int(slots[-1]) + 1)
         self._references[slots] = 1
         for name, states in self._named_states():
             states.write(slots, saved.arrays[name][kept])
         for index, slot in zip(kept[:-1], slots[:-1].tolist(), strict=True):
             self._checkpoints[sequence].record(lengths[index] - 1, slot)
         self._slots[sequence], self._lengths[sequence] = int(slots[-1]), lengths[-1]
+
+    def _provide(self, slots: int) -> None:
+        """Provide memory for the first `slots` slots."""
+        if slots > self._provided:
+            self._provided = slots
+            for _, states in self._named_states():
+                states.provide(slots)
 
     def layer_bytes(self, *, sequences: int, capacity: int, batch: int) -> dict[int, int]:
         return {index: self._slots_for(sequences) * size for index, size in self._slot_bytes.items()}

@@ -115,6 +115,7 @@ class KVStorage:
         begin = -(-cells // FIRST_STEP) * FIRST_STEP
         for part in self._parts().values():
             part.give_back(begin, end)
+            part.provide(self.provided)
 
     def _step(self, cells: int) -> int:
         step = FIRST_STEP

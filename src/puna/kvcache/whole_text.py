@@ -98,7 +98,10 @@ class WholeTextCache(Cache):
             stored.close()
         self._room = 1 << (rows - 1).bit_length()
         for shape in {layer.shape for layer in self._layers.values()}:
-            self._stored[shape] = LayerStorage.make(self.ops, shape, self._room, _TYPES)
+            stored = LayerStorage.make(self.ops, shape, self._room, _TYPES)
+            for part in stored.parts.values():
+                part.provide(self._room)
+            self._stored[shape] = stored
 
     def stored(self, shape: KVShape) -> LayerStorage:
         """Return the storage of a layer of `shape` while it attends."""

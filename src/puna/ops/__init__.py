@@ -32,14 +32,15 @@ __all__ = [
     "missing_kernels",
 ]
 
-_NAMES = ("reference", "cpu")
+_NAMES = ("reference", "cpu", "gpu")
 
 
 @cache
 def backend_named(name: str) -> Backend:
-    """Return the backend `reference` or `cpu`.
+    """Return the backend `reference`, `cpu` or `gpu`.
 
-    Raises `OptionError`, and `ImportError` if it was not built.
+    Raises `OptionError`, `ImportError` if the kernels for the CPU were not built, and `UnavailableError` if
+    there is no GPU that can be used.
     """
     if name == "reference":
         from puna.ops.reference import Reference
@@ -49,6 +50,10 @@ def backend_named(name: str) -> Backend:
         from puna.ops.cpu import CPU
 
         return CPU()
+    if name == "gpu":
+        from puna.ops.gpu import gpu_backend
+
+        return gpu_backend()
     raise OptionError(f"PUNA_OPS: '{name}' is not a backend; use one of {', '.join(_NAMES)}")
 
 

@@ -1,0 +1,433 @@
+"""Every operation in plain torch, on any of its devices: what the kernels are tested against.
+
+It is the backend of torch's CPU device, on which everything above the kernels can be tested without a GPU. Rows
+are multiplied one by one there, so that a row's result does not depend on its neighbours.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from puna.gguf import GGMLType
+from puna.ops.backend import Backend
+from puna.ops.experts import ExpertNetworks, ExpertWeights, Routing
+from puna.ops.gpu.storage import DeviceStorage
+from puna.ops.rope import Rope
+from puna.ops.weight import Weight
+
+
+class DeviceIndexBuffer:
+    """Indices on the host, and the copy on the device that operations see."""
+
+    mirrored = True
+
+    def __init__(self, shape: Sequence[int], device: torch.device) -> None:
+        self.host: NDArray[np.int32] = np.zeros(shape, np.int32)
+        self.array = torch.zeros(*shape, dtype=torch.int32, device=device)
+        self._flat = self.array.view(-1)
+        self._pinned = device.type == "cuda"
+
+    def upload(self, begin: int = 0, end: int | None = None) -> None:
+        changed = torch.from_numpy(self.host.reshape(-1)[begin:end])
+        if self._pinned:  # torch keeps a pinned copy until the device has read it; the host may write on
+            changed = changed.pin_memory()
+        self._flat[begin:end].copy_(changed, non_blocking=True)
+
+
+class TorchBackend(Backend):
+    """The operations on a device of torch."""
+
+    name = "gpu"
+
+    def __init__(self, device: torch.device) -> None:
+        self.place = device
+        self.device = "CPU" if device.type == "cpu" else f"GPU {device.index or 0}"  # type: ignore[misc]
+
+    @property
+    def kernels(self) -> str:
+        return f"torch on {self.place}"
+
+    # --- arrays ----------------------------------------------------------------------------------------
+
+    def array(self, values: NDArray[Any]) -> Tensor:
+        given = values if values.flags.writeable else values.copy()
+        return torch.from_numpy(np.ascontiguousarray(given)).to(self.place)
+
+    def numpy(self, array: Tensor) -> NDArray[Any]:
+        if array.device.type == "cpu":
+            found: NDArray[Any] = array.numpy().view()
+        else:
+            there = torch.empty(array.shape, dtype=array.dtype, pin_memory=True)
+            there.copy_(array, non_blocking=True)
+            torch.cuda.current_stream(array.device).synchronize()
+            found = there.numpy()
+        found.flags.writeable = False
+        return found
+
+    def index_buffer(self, *shape: int) -> DeviceIndexBuffer:
+        return DeviceIndexBuffer(shape, self.place)
+
+    def concatenate(self, arrays: Sequence[Tensor]) -> Tensor:
+        return torch.cat(list(arrays))
+
+    def join(self, arrays: Sequence[Tensor]) -> Tensor:
+        return torch.cat(list(arrays), -1)
+
+    def pad(self, x: Tensor, width: int, value: float) -> Tensor:
+        return F.pad(x, (0, width - x.shape[1]), value=value)
+
+    def split(self, x: Tensor, parts: int) -> list[Tensor]:
+        return [columns.contiguous() for columns in x.chunk(parts, 1)]
+
+    # --- weights and storage ---------------------------------------------------------------------------
+
+    def pack(self, weight: Weight) -> None:
+        if weight.packed is None:
+            weight.packed = torch.from_numpy(weight.values()).to(self.place)
+            weight.drop_data()
+
+    def packed_bytes(self, type: GGMLType, shape: tuple[int, ...]) -> int:
+        return math.prod(shape) * 4
+
+    def storage(self, kind: GGMLType, rows: int, row_shape: tuple[int, ...]) -> DeviceStorage:
+        return DeviceStorage(kind, rows, row_shape, self.place)
+
+    def _matrix(self, weight: Weight) -> Tensor:
+        if weight.packed is None:
+            self.pack(weight)
+        matrix: Tensor = weight.packed
+        return matrix
+
+    # --- operations ------------------------------------------------------------------------------------
+
+    def embedding(self, tokens: Tensor, weight: Weight) -> Tensor:
+        if weight.packed is None:  # a table may share the file's bytes with the output's matrix
+            weight.packed = torch.from_numpy(weight.values()).to(self.place)
+        matrix: Tensor = weight.packed
+        return matrix[tokens]
+
+    def linear(self, x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
+        if x.ndim != 2 or x.shape[1] != weight.shape[1]:
+            raise ValueError(
+                f"x {list(x.shape)} does not fit a weight {list(weight.shape)} (of '{weight.name}')"
+            )
+        if bias is not None and bias.shape != weight.shape[:1]:
+            raise ValueError(f"bias {list(bias.shape)} does not fit a weight {list(weight.shape)}")
+        return _product(x, self._matrix(weight), bias)
+
+    def linear_many(
+        self, x: Tensor, weights: Sequence[Weight], biases: Sequence[Tensor | None] | None = None
+    ) -> list[Tensor]:
+        biases = biases or [None] * len(weights)
+        if len(weights) != len(biases):
+            raise ValueError(f"{len(weights)} weights and {len(biases)} biases")
+        return [self.linear(x, weight, bias) for weight, bias in zip(weights, biases, strict=True)]
+
+    def linear_heads(self, x: Tensor, weights: Sequence[Weight]) -> Tensor:
+        heads = [self.linear(x[:, head].contiguous(), weight) for head, weight in enumerate(weights)]
+        return torch.stack(heads, 1)
+
+    def route(self, logits: Tensor, routing: Routing, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        scores = _sigmoid(logits) if routing.sigmoid else _softmax(logits)
+        biased = scores if bias is None else scores + bias
+        ranks = _ranks(logits if bias is None else biased)
+        size = logits.shape[1] // routing.groups
+        by_group = _ranks(biased).reshape(len(logits), routing.groups, size).sort(dim=-1).values
+        sums = _ranks(by_group[..., -routing.best_of_group :].sum(-1))
+        groups = sums.sort(dim=-1, descending=True, stable=True).indices[:, : routing.used_groups]
+        used = torch.arange(routing.groups, device=logits.device) == groups[..., None]
+        allowed = used.any(1).repeat_interleave(size, 1)
+        order = ranks.sort(dim=-1, descending=True, stable=True).indices
+        first = (~allowed).gather(1, order).int().sort(dim=-1, stable=True).indices
+        chosen = order.gather(1, first)[:, : routing.used]
+        weights = scores.gather(1, chosen)
+        if routing.normalize:
+            weights = weights / weights.sum(-1, keepdim=True).clamp_min(1e-20)
+        return chosen.int(), weights * routing.scale
+
+    def experts(self, x: Tensor, chosen: Tensor, weights: Tensor, layer: ExpertNetworks) -> Tensor:
+        result = torch.zeros(len(x), layer.down.shape[1], device=x.device)
+        activate = getattr(self, layer.activation)
+        for expert in chosen.unique().tolist():
+            tokens, places = (chosen == expert).nonzero(as_tuple=True)
+            weight = weights[tokens, places, None]
+            given = x[tokens] * weight if layer.scale_inputs else x[tokens]
+            inner = [self._of_expert(given, layer.up, layer.up_bias, expert)]
+            if layer.gate is not None:
+                inner.insert(0, self._of_expert(given, layer.gate, layer.gate_bias, expert))
+            back = self._of_expert(activate(*inner), layer.down, layer.down_bias, expert)
+            result.index_add_(0, tokens, back if layer.scale_inputs else back * weight)
+        return result
+
+    def expert_linear(
+        self, x: Tensor, chosen: Tensor, weights: ExpertWeights, bias: Tensor | None = None
+    ) -> Tensor:
+        result = torch.empty(len(x), weights.shape[1], device=x.device)
+        for expert in chosen.unique().tolist():
+            result[chosen == expert] = self._of_expert(x[chosen == expert], weights, bias, expert)
+        return result
+
+    def _of_expert(self, x: Tensor, weights: ExpertWeights, biases: Any, expert: int) -> Tensor:
+        matrix = self._matrix(weights.weight).view(weights.shape)[expert]
+        return _product(x, matrix, None if biases is None else biases[expert])
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        return x / (x.square().mean(-1, keepdim=True) + eps).sqrt() * weight
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        total = x + residual
+        return total, self.rms_norm(total, weight, eps)
+
+    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+        centred = x - x.mean(-1, keepdim=True)
+        normed = centred / (centred.square().mean(-1, keepdim=True) + eps).sqrt() * weight
+        return normed if bias is None else normed + bias
+
+    def rope_(self, x: Tensor, positions: Tensor, rope: Rope) -> None:
+        # Angles in float64: at position 100,000 a float32 angle is off by up to 0.004.
+        at = positions.double()
+        if rope.axes is None or at.ndim == 1:
+            at = at[:, None]
+        else:
+            at = at[:, torch.from_numpy(rope.axes).to(x.device)]
+        angles = at * torch.from_numpy(rope.frequencies).to(x.device).double()  # [T, pairs]
+        cos = (angles.cos() * rope.magnitude).float()[:, None]  # [T, 1, pairs]
+        sin = (angles.sin() * rope.magnitude).float()[:, None]
+        pairs = rope.pairs
+        if rope.neox:
+            first, second = x[..., :pairs], x[..., pairs : 2 * pairs]
+        else:
+            first, second = x[..., 0 : 2 * pairs : 2], x[..., 1 : 2 * pairs : 2]
+        turned = first * cos - second * sin, first * sin + second * cos
+        first.copy_(turned[0])
+        second.copy_(turned[1])
+
+    def swiglu(self, gate: Tensor, up: Tensor) -> Tensor:
+        return gate * _sigmoid(gate) * up
+
+    def clamped_swiglu(self, gate: Tensor, up: Tensor) -> Tensor:
+        gate = gate.clamp(max=7)
+        return gate * _sigmoid(1.702 * gate) * (up.clamp(-7, 7) + 1)
+
+    def geglu(self, gate: Tensor, up: Tensor) -> Tensor:
+        inner = math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)
+        # 1 + tanh(x) = 2 / (1 + e^(-2x)) keeps its digits where the sum would cancel.
+        return gate * _sigmoid(2 * inner) * up
+
+    def gelu(self, x: Tensor) -> Tensor:
+        return x / 2 * torch.special.erfc(-x / math.sqrt(2))
+
+    def squared_relu(self, x: Tensor) -> Tensor:
+        return x.clamp_min(0).square()
+
+    def above(self, x: Tensor, deviations: float) -> Tensor:
+        mean = x.mean(-1, keepdim=True)
+        deviation = (x - mean).square().mean(-1, keepdim=True).sqrt()
+        return (x - (mean + deviations * deviation)).clamp_min(0)
+
+    def mix(self, x: Sequence[Tensor], mixture: Tensor) -> list[Tensor]:
+        weights = mixture.reshape(len(mixture), mixture.shape[1] // len(x), len(x))
+        return [
+            sum((weights[:, i, j, None] * x[j] for j in range(1, len(x))), weights[:, i, 0, None] * x[0])
+            for i in range(weights.shape[1])
+        ]
+
+    def match_rms(self, x: Tensor, like: Tensor, floor: float) -> Tensor:
+        own = x.square().mean(-1, keepdim=True).clamp_min(floor)
+        return x * (like.square().mean(-1, keepdim=True) / own).sqrt()
+
+    def sigmoid_gate(self, x: Tensor, gate: Tensor) -> Tensor:
+        return x * _sigmoid(gate)
+
+    def softplus(self, x: Tensor, scale: Tensor) -> Tensor:
+        return scale * torch.logaddexp(x, torch.zeros_like(x))
+
+    def sigmoid(self, x: Tensor) -> Tensor:
+        return _sigmoid(x)
+
+    def softcap(self, x: Tensor, cap: float) -> Tensor:
+        return cap * (x / cap).tanh()
+
+    def temper_(self, x: Tensor, positions: Tensor, scale: float, floor_scale: float, first: int) -> None:
+        factors = 1 + scale * ((positions.double() + first) / floor_scale).floor().log1p()
+        x *= factors.float().view(-1, *[1] * (x.ndim - 1))
+
+    def short_conv(
+        self,
+        projected: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        states: DeviceStorage,
+        starts: Tensor,
+        sources: Tensor,
+        targets: Tensor,
+        *,
+        gated: bool = True,
+        activated: bool = True,
+    ) -> Tensor:
+        taps, channels = weight.shape
+        products, c = projected, None
+        if gated:
+            b, c, x = projected.reshape(len(projected), 3, channels).unbind(1)
+            products = b * x
+        result = torch.empty_like(products)
+        for t, (start, source, target) in enumerate(_lists(starts, sources, targets)):
+            recent = torch.cat([states.codes[source], products[start : t + 1]])[-taps:]
+            total = (weight * recent).sum(0)
+            total = total if bias is None else total + bias
+            if c is not None:
+                total = c[t] * total
+            elif activated:
+                total = total * _sigmoid(total)
+            result[t] = total
+            if target >= 0:
+                states.codes[target] = recent[1:]
+        return result
+
+    def linear_attention(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        decays: Tensor,
+        betas: Tensor | None,
+        skips: Tensor | None,
+        states: DeviceStorage,
+        starts: Tensor,
+        sources: Tensor,
+        targets: Tensor,
+        *,
+        delta: bool = False,
+        removal: tuple[Tensor, Tensor] | None = None,
+        tiled: bool = False,
+    ) -> Tensor:
+        heads, key_heads = values.shape[1], keys.shape[1]
+        every = torch.arange(heads, device=values.device)
+        of_head = every % key_heads if tiled else every * key_heads // heads
+        factors = (decays[..., None] if decays.ndim == 3 else decays[..., None, None]).exp()
+        result = torch.empty_like(values)
+        memory = states.codes[:0]
+        for t, (start, source, target) in enumerate(_lists(starts, sources, targets)):
+            query, key = queries[t, of_head], keys[t, of_head]  # [heads, key_dim]
+            before = states.codes[source] if start == t else memory
+            memory = before * factors[t]
+            if removal is not None:
+                probe, taken = (each[t, of_head] for each in removal)
+                memory = memory - taken[:, :, None] * _found(probe, before)[:, None, :]
+            value = values[t] - _found(key, memory) if delta else values[t]
+            value = value if betas is None else betas[t, :, None] * value
+            memory = memory + key[:, :, None] * value[:, None, :]
+            result[t] = _found(query, memory)
+            if skips is not None:
+                result[t] += skips[:, None] * values[t]
+            if target >= 0:
+                states.codes[target] = memory
+        return result
+
+    def selective_scan(
+        self,
+        x: Tensor,
+        steps: Tensor,
+        rates: Tensor,
+        keys: Tensor,
+        queries: Tensor,
+        skips: Tensor,
+        states: DeviceStorage,
+        starts: Tensor,
+        sources: Tensor,
+        targets: Tensor,
+    ) -> Tensor:
+        result, state = torch.empty_like(x), states.codes[:0]
+        for t, (start, source, target) in enumerate(_lists(starts, sources, targets)):
+            state = (steps[t] * rates).exp() * (states.codes[source] if start == t else state)
+            state = state + keys[t][:, None] * (steps[t] * x[t])
+            result[t] = (queries[t][:, None] * state).sum(0) + skips * x[t]
+            if target >= 0:
+                states.codes[target] = state
+        return result
+
+    def store_rows(self, target: DeviceStorage, cells: Tensor, rows: Tensor) -> None:
+        target.put_at(cells, rows)
+
+    def attention(
+        self,
+        q: Tensor,
+        keys: DeviceStorage,
+        values: DeviceStorage | int,
+        cells: Tensor,
+        starts: Tensor,
+        counts: Tensor,
+        scale: float,
+        softcap: float = 0.0,
+        sinks: Tensor | None = None,
+        bias: Tensor | None = None,
+        places: Tensor | None = None,
+    ) -> Tensor:
+        rows, heads, _ = q.shape
+        group = heads // keys.shape[1]
+        width = values if isinstance(values, int) else values.shape[2]
+        result = torch.zeros(rows, heads, width, device=q.device)
+        own = [None] * rows if places is None else places.tolist()
+        for t, (start, count, place) in enumerate(zip(*_lists_of(starts, counts), own, strict=True)):
+            if count == 0:
+                continue
+            seen = cells[start : start + count]
+            key = keys.at(seen)  # [n, kv_heads, dim]
+            value = key[..., key.shape[2] - values :] if isinstance(values, int) else values.at(seen)
+            query = q[t].view(keys.shape[1], group, -1)
+            scores = torch.einsum("kgd,nkd->kgn", query, key).reshape(heads, count) * scale
+            if softcap:
+                scores = softcap * torch.tanh(scores / softcap)
+            if bias is not None:
+                reach = bias.shape[1] // 2
+                last = start + count - 1 if place is None else place
+                distances = torch.arange(start - last, start + count - last, device=q.device)
+                scores = scores + bias[:, distances.clamp(-reach, reach) + reach]
+            if sinks is not None:  # one more logit per head, which takes a share and contributes no value
+                scores = torch.cat([scores, sinks[:, None]], 1)
+            shares = _softmax(scores)[:, :count].view(keys.shape[1], group, count)
+            result[t] = torch.einsum("kgn,nkd->kgd", shares, value).reshape(heads, width)
+        return result
+
+
+def _product(x: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
+    """Return `x @ matrix.T + bias`, each row computed alone."""
+    if not len(x):
+        return x.new_empty(0, len(matrix))
+    result = torch.stack([matrix @ row for row in x])
+    return result if bias is None else result + bias
+
+
+def _lists(starts: Tensor, sources: Tensor, targets: Tensor) -> list[tuple[int, int, int]]:
+    return list(zip(starts.tolist(), sources.tolist(), targets.tolist(), strict=True))
+
+
+def _lists_of(*indices: Tensor) -> list[list[int]]:
+    return [each.tolist() for each in indices]
+
+
+def _found(probes: Tensor, memory: Tensor) -> Tensor:
+    """Return `probes` [heads, key_dim] times `memory` [heads, key_dim, value_dim]."""
+    return (probes[:, :, None] * memory).sum(1)
+
+
+def _ranks(scores: Tensor) -> Tensor:
+    """Return the values to rank by: NaN counts as the largest."""
+    return torch.where(scores.isnan(), torch.inf, scores)
+
+
+def _sigmoid(x: Tensor) -> Tensor:
+    return 1 / (1 + (-x).exp())  # torch's own differs in the last bit at the end of a tensor
+
+
+def _softmax(x: Tensor) -> Tensor:
+    weights = (x - x.amax(-1, keepdim=True)).exp()
+    return weights / weights.sum(-1, keepdim=True)
