@@ -5,6 +5,7 @@ A block of a file is 34 or 18 bytes, which no two threads read well side by side
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,52 @@ _MAX_SCALE = 65504.0
 _FLOATS = {GGMLType.F32: torch.float32, GGMLType.F16: torch.float16, GGMLType.BF16: torch.bfloat16}
 
 
+class _Plane:
+    """Numbers [rows, *shape] at a fixed address, all zero at first, without memory before they are provided."""
+
+    def __init__(self, rows: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
+        self._shape = (rows, *shape)
+        self._dtype = dtype
+        self._device = device
+        self._row_bytes = math.prod(shape) * dtype.itemsize
+        self._range: AddressRange | None = None
+        self._values: Tensor | None = None
+
+    @property
+    def values(self) -> Tensor:
+        if self._values is None:
+            self._values = self._reserved()
+        return self._values
+
+    def _reserved(self) -> Tensor:
+        size = self._shape[0] * self._row_bytes
+        if self._device.type != "cuda":
+            return torch.zeros(self._shape, dtype=self._dtype, device=self._device)
+        self._range = AddressRange(size, self._device)
+        self._range.provide(1)  # torch asks the driver where the first byte is
+        every = device_bytes(self._range.address, self._range.size, self._range.device)
+        return every[:size].view(self._dtype).view(self._shape)
+
+    def provide(self, rows: int) -> None:
+        values = self.values
+        if self._range is not None:
+            self._range.provide(min(rows, len(values)) * self._row_bytes)
+
+    def give_back(self, begin: int, end: int) -> None:
+        if self._values is None:
+            return
+        if self._range is not None:
+            memory = self._range.release(begin * self._row_bytes)
+            end = min(end, memory // max(self._row_bytes, 1))
+        self._values[begin:end].zero_()
+
+    def close(self) -> None:
+        self._values = None
+        if self._range is not None:
+            self._range.close()
+            self._range = None
+
+
 class DeviceStorage(Storage):
     """Rows as `codes` [rows, ..., n] and, for quantised types, `scales` float16 [rows, ..., n / 32].
 
@@ -28,54 +75,40 @@ class DeviceStorage(Storage):
     16 bytes of a block, whose lower halves are the first 16 numbers.
     """
 
-    def __init__(
-        self, kind: GGMLType, rows: int, row_shape: tuple[int, ...], device: torch.device
-    ) -> None:
+    def __init__(self, kind: GGMLType, rows: int, row_shape: tuple[int, ...], device: torch.device) -> None:
         super().__init__(kind, rows, row_shape)
         self.device = device
         *outer, dim = row_shape
-        self._ranges: list[tuple[AddressRange, int]] = []  # and the bytes of a row in each
         dtype = _FLOATS.get(kind, torch.int8 if kind is GGMLType.Q8_0 else torch.uint8)
         width = dim // 2 if kind is GGMLType.Q4_0 else dim
-        self.codes = self._plane(rows, (*outer, width), dtype)
-        self.scales: Tensor | None = None
+        self._codes = _Plane(rows, (*outer, width), dtype, device)
+        self._scales: _Plane | None = None
         if kind not in _FLOATS:
-            self.scales = self._plane(rows, (*outer, dim // _BLOCK), torch.float16)
+            self._scales = _Plane(rows, (*outer, dim // _BLOCK), torch.float16, device)
 
-    def _plane(self, rows: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """Return a tensor [rows, *shape] of zeros, without memory for them where the device can."""
-        if self.device.type != "cuda":
-            return torch.zeros(rows, *shape, dtype=dtype, device=self.device)
-        row_bytes = int(np.prod(shape)) * dtype.itemsize
-        reserved = AddressRange(rows * row_bytes, self.device)
-        reserved.provide(1)  # torch asks where the first byte is
-        self._ranges.append((reserved, row_bytes))
-        plane = device_bytes(reserved.address, reserved.size, torch.device(self.device).index or 0)
-        return plane[: rows * row_bytes].view(dtype).reshape(rows, *shape)
+    @property
+    def codes(self) -> Tensor:
+        return self._codes.values
+
+    @property
+    def scales(self) -> Tensor | None:
+        return None if self._scales is None else self._scales.values
 
     def provide(self, rows: int) -> None:
-        for reserved, row_bytes in self._ranges:
-            reserved.provide(rows * row_bytes)
+        for plane in self._planes():
+            plane.provide(rows)
 
     def give_back(self, begin: int, end: int) -> None:
         for plane in self._planes():
-            plane[begin : self._provided_rows(plane, end)].zero_()
-        for reserved, row_bytes in self._ranges:
-            reserved.release(begin * row_bytes)
+            plane.give_back(begin, end)
 
-    def _provided_rows(self, plane: Tensor, end: int) -> int:
-        for reserved, row_bytes in self._ranges:
-            if reserved.address == plane.data_ptr():
-                return min(end, reserved.mapped_bytes // max(row_bytes, 1))
-        return end
-
-    def _planes(self) -> list[Tensor]:
-        return [self.codes] if self.scales is None else [self.codes, self.scales]
+    def _planes(self) -> list[_Plane]:
+        return [self._codes] if self._scales is None else [self._codes, self._scales]
 
     def copy(self, sources: NDArray[np.integer], targets: NDArray[np.integer]) -> None:
         here, there = self._indices(sources), self._indices(targets)
         for plane in self._planes():
-            plane[there] = plane[here]
+            plane.values[there] = plane.values[here]
 
     def read(self, rows: NDArray[np.integer]) -> NDArray[Any]:
         codes = self.codes[self._indices(rows)].cpu()
@@ -121,10 +154,8 @@ class DeviceStorage(Storage):
         return torch.from_numpy(np.ascontiguousarray(rows, np.int64)).to(self.device)
 
     def close(self) -> None:
-        del self.codes, self.scales
-        for reserved, _ in self._ranges:
-            reserved.close()
-        self._ranges.clear()
+        for plane in self._planes():
+            plane.close()
 
 
 def decode(codes: Tensor, scales: Tensor | None, kind: GGMLType) -> Tensor:

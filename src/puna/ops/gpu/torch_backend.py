@@ -91,7 +91,7 @@ class TorchBackend(Backend):
 
     def pack(self, weight: Weight) -> None:
         if weight.packed is None:
-            weight.packed = torch.from_numpy(weight.values()).to(self.place)
+            weight.packed = self.array(weight.values())
             weight.drop_data()
 
     def packed_bytes(self, type: GGMLType, shape: tuple[int, ...]) -> int:
@@ -110,7 +110,7 @@ class TorchBackend(Backend):
 
     def embedding(self, tokens: Tensor, weight: Weight) -> Tensor:
         if weight.packed is None:  # a table may share the file's bytes with the output's matrix
-            weight.packed = torch.from_numpy(weight.values()).to(self.place)
+            weight.packed = self.array(weight.values())
         matrix: Tensor = weight.packed
         return matrix[tokens]
 
@@ -197,8 +197,8 @@ class TorchBackend(Backend):
         if rope.axes is None or at.ndim == 1:
             at = at[:, None]
         else:
-            at = at[:, torch.from_numpy(rope.axes).to(x.device)]
-        angles = at * torch.from_numpy(rope.frequencies).to(x.device).double()  # [T, pairs]
+            at = at[:, torch.tensor(rope.axes, device=x.device)]
+        angles = at * torch.tensor(rope.frequencies, device=x.device).double()  # [T, pairs]
         cos = (angles.cos() * rope.magnitude).float()[:, None]  # [T, 1, pairs]
         sin = (angles.sin() * rope.magnitude).float()[:, None]
         pairs = rope.pairs

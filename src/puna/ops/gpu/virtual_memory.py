@@ -86,8 +86,8 @@ class AddressRange:
     def __init__(self, size: int, device: torch.device) -> None:
         torch.cuda.init()
         torch.zeros(1, device=device)  # the driver's calls need the device's context
-        self._device = torch.cuda.current_device() if device.index is None else device.index
-        place = _Location(_ON_DEVICE, self._device)
+        self.device = torch.cuda.current_device() if device.index is None else device.index
+        place = _Location(_ON_DEVICE, self.device)
         self._properties = _Properties(type=_PINNED, location=place)
         self._access = _Access(place, _READ_WRITE)
         step = ctypes.c_size_t()
@@ -99,10 +99,6 @@ class AddressRange:
         self.address: int = address.value
         self._mapped: dict[int, tuple[int, int]] = {}  # offset: its size and handle
         self._end = 0  # everything before has memory
-
-    @property
-    def mapped_bytes(self) -> int:
-        return sum(size for size, _ in self._mapped.values())
 
     def provide(self, size: int) -> None:
         """Back the first `size` bytes; new memory is zero. Raises `InsufficientMemoryError`."""
@@ -116,14 +112,14 @@ class AddressRange:
         _call("cuMemSetAccess", self.address + begin, count, ctypes.byref(self._access), 1)
         self._mapped[begin] = count, handle.value
         self._end = end
-        device_bytes(self.address + begin, count, self._device).zero_()
+        device_bytes(self.address + begin, count, self.device).zero_()
 
     def release(self, begin: int) -> int:
-        """Return memory of pieces that lie wholly behind `begin`; return where the memory ends now."""
+        """Give back the pieces of memory that lie behind `begin`; return where memory ends now."""
         for offset in sorted(self._mapped, reverse=True):
             if offset < begin:
                 break
-            torch.cuda.synchronize(self._device)  # a kernel may still read it
+            torch.cuda.synchronize(self.device)  # a kernel may still read it
             size, handle = self._mapped.pop(offset)
             _call("cuMemUnmap", self.address + offset, size)
             _call("cuMemRelease", handle)
