@@ -2,9 +2,9 @@
 
 A packed matrix has up to five planes. For a row with chunks of 128 columns (256 in types of 2, 3 or 5 bits):
 
-- `codes` int16 [rows, chunks, words]: word k has the codes of columns k, 32 + k, 64 + k, ... of the chunk, the
-  first in its lowest bits. Codes of 8 bits take two sets of 32 words. Of 5 and 6 bits, these are the lowest
-  four, of 3 bits the lowest two.
+- `codes` int16 [rows, chunks, words]: word k has the codes of columns k, 32 + k, 64 + k, ... of the chunk,
+  the first in its lowest bits. Codes of 8 bits take two sets of 32 words. These are the lowest four of 5 or
+  6 bits, and the lowest two of 3.
 - `high` uint8 [rows, chunks, 32]: the upper bits, in the same order.
 - `scales` [groups, rows]: one for every 32 columns, float16 or, for MXFP4, the exponent of a float16 power of
   two; int32 of two float16 where there is an offset, too. K formats have 8-bit integers for each 16 or 32
@@ -23,7 +23,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -135,7 +134,9 @@ class PackedMatrix:
         codes = torch.cat([piece.codes for piece in pieces])
         high = torch.cat([piece.high for piece in pieces]) if pieces[0].high is not None else codes
         scales = torch.cat([piece.scales for piece in pieces], dim=1)
-        supers = torch.cat([piece.supers for piece in pieces], dim=1) if pieces[0].supers is not None else codes
+        supers = (
+            torch.cat([piece.supers for piece in pieces], dim=1) if pieces[0].supers is not None else codes
+        )
         factors = torch.cat([piece.factors for piece in pieces])
         return cls(type, rows, columns, codes, high, scales, supers, factors)
 
@@ -215,7 +216,11 @@ def _pack_rows(stored: Tensor, type: GGMLType, form: Format) -> _Piece:
         unit = 1.0 if fields.unit is None else fields.unit.repeat_interleave(256 // groups, dim=1)
         largest = (fields.scales * unit).abs() * top
         if fields.minima is not None:
-            floor = 1.0 if fields.minimum_unit is None else fields.minimum_unit.repeat_interleave(256 // groups, 1)
+            floor = (
+                1.0
+                if fields.minimum_unit is None
+                else fields.minimum_unit.repeat_interleave(256 // groups, 1)
+            )
             largest = largest + (fields.minima * floor).abs()
         powers = _powers(largest)
         match form.scales:

@@ -47,36 +47,36 @@ def tile(
     axis. Weights of 16 bits are returned in their own type.
     """
     if BITS == 16:
-        return tl.load(codes + (row * chunks + chunk) * 128 + 32 * J + k)
+        weights = tl.load(codes + (row * chunks + chunk) * 128 + 32 * J + k)
     else:
         level = _level(_code(codes, high, row * chunks + chunk, k, J, BITS), LEVELS, OUT)
         chunk_tiles: tl.constexpr = 8 if BITS == 5 or BITS == 3 or BITS == 2 else 4
         middle: tl.constexpr = 0 if LEVELS == "e2m1" or LEVELS == "iq4" else LEVELS
         group = chunk * chunk_tiles + J
         if SCALES == "half":
-            return level * tl.load(scales + _plane(group, rows) + row).to(OUT)
+            weights = level * tl.load(scales + _plane(group, rows) + row).to(OUT)
         elif SCALES == "exponent":
             power = tl.load(scales + _plane(group, rows) + row).to(tl.int16) << 10
-            return level * power.to(tl.float16, bitcast=True).to(OUT)
+            weights = level * power.to(tl.float16, bitcast=True).to(OUT)
         elif SCALES == "affine":
             scale, offset = _both(tl.load(scales + _plane(group, rows) + row))
-            return tl.fma(level, _like(scale, level, OUT), _like(offset + scale * middle, level, OUT))
+            weights = tl.fma(level, _like(scale, level, OUT), _like(offset + scale * middle, level, OUT))
         elif SCALES == "bytes":
             word = tl.load(scales + _plane(group // 4, rows) + row)
             unit = tl.load(supers + _plane(group // 8, rows) + row).to(tl.float32)
-            return level * (unit * _signed(word, J % 4)).to(OUT)
+            weights = level * (unit * _signed(word, J % 4)).to(OUT)
         elif SCALES == "bytes_affine":
             first = scales + _plane(group // 4 * 2, rows) + row
             unit, floor = _both(tl.load(supers + _plane(group // 8, rows) + row))
             scale = unit * _unsigned(tl.load(first), J % 4)
             offset = scale * middle - floor * _unsigned(tl.load(first + rows), J % 4)
-            return tl.fma(level, _like(scale, level, OUT), _like(offset, level, OUT))
+            weights = tl.fma(level, _like(scale, level, OUT), _like(offset, level, OUT))
         elif SCALES == "halves":
             word = tl.load(scales + _plane(group // 2, rows) + row)
             unit = tl.load(supers + _plane(group // 8, rows) + row).to(tl.float32)
             first = (unit * _signed(word, J % 2 * 2)).to(OUT)
             second = (unit * _signed(word, J % 2 * 2 + 1)).to(OUT)
-            return level * tl.where(k < 16, first, second)
+            weights = level * tl.where(k < 16, first, second)
         else:
             tl.static_assert(SCALES == "halves_affine")
             word = tl.load(scales + _plane(group // 2, rows) + row)
@@ -87,29 +87,31 @@ def tile(
             next_scale = unit * _unsigned(low, J % 2 * 2 + 1)
             next_offset = next_scale * middle - floor * _unsigned(up, J % 2 * 2 + 1)
             scale = tl.where(k < 16, scale.to(OUT), next_scale.to(OUT))
-            return tl.fma(level, scale, tl.where(k < 16, offset.to(OUT), next_offset.to(OUT)))
+            weights = tl.fma(level, scale, tl.where(k < 16, offset.to(OUT), next_offset.to(OUT)))
+    return weights
 
 
 @triton.jit
 def _code(codes, high, place, k, J: tl.constexpr, BITS: tl.constexpr):
     """Return the codes of tile J of the chunk at `place` [..., n, 1], from 0: int16 [..., n, 32]."""
     if BITS == 8:
-        return (tl.load(codes + place * 64 + (J // 2 * 32) + k) >> (J % 2 * 8)) & 255
+        codes_of_tile = (tl.load(codes + place * 64 + (J // 2 * 32) + k) >> (J % 2 * 8)) & 255
     elif BITS == 4:
-        return (tl.load(codes + place * 32 + k) >> (4 * J)) & 15
+        codes_of_tile = (tl.load(codes + place * 32 + k) >> (4 * J)) & 15
     elif BITS == 6:
         top = tl.load(high + place * 32 + k).to(tl.int16)
-        return ((tl.load(codes + place * 32 + k) >> (4 * J)) & 15) | (((top >> (2 * J)) & 3) << 4)
+        codes_of_tile = ((tl.load(codes + place * 32 + k) >> (4 * J)) & 15) | (((top >> (2 * J)) & 3) << 4)
     elif BITS == 5:
         top = tl.load(high + place * 32 + k).to(tl.int16)
         low = tl.load(codes + place * 64 + (J // 4 * 32) + k)
-        return ((low >> (J % 4 * 4)) & 15) | (((top >> J) & 1) << 4)
+        codes_of_tile = ((low >> (J % 4 * 4)) & 15) | (((top >> J) & 1) << 4)
     elif BITS == 3:
         top = tl.load(high + place * 32 + k).to(tl.int16)
-        return ((tl.load(codes + place * 32 + k) >> (2 * J)) & 3) | (((top >> J) & 1) << 2)
+        codes_of_tile = ((tl.load(codes + place * 32 + k) >> (2 * J)) & 3) | (((top >> J) & 1) << 2)
     else:
         tl.static_assert(BITS == 2)
-        return (tl.load(codes + place * 32 + k) >> (2 * J)) & 3
+        codes_of_tile = (tl.load(codes + place * 32 + k) >> (2 * J)) & 3
+    return codes_of_tile
 
 
 @triton.jit
@@ -118,7 +120,7 @@ def _level(code, LEVELS: tl.constexpr, OUT: tl.constexpr):
     if LEVELS == "e2m1":
         # Sign, exponent and mantissa in float16's places count units of 2^-15.
         bits = ((code & 7) << 9) | ((code & 8) << 12)
-        return bits.to(tl.float16, bitcast=True).to(OUT) * 32768.0
+        level = bits.to(tl.float16, bitcast=True).to(OUT) * 32768.0
     elif LEVELS == "iq4":
         odd, two, four, eight = (code & 1) != 0, (code & 2) != 0, (code & 4) != 0, (code & 8) != 0
         low = tl.where(two, tl.where(odd, -65.0, -83.0), tl.where(odd, -104.0, -127.0))
@@ -126,9 +128,10 @@ def _level(code, LEVELS: tl.constexpr, OUT: tl.constexpr):
         negative = tl.where(four, up, low)
         low = tl.where(two, tl.where(odd, 38.0, 25.0), tl.where(odd, 13.0, 1.0))
         up = tl.where(two, tl.where(odd, 113.0, 89.0), tl.where(odd, 69.0, 53.0))
-        return tl.where(eight, tl.where(four, up, low), negative).to(OUT)
+        level = tl.where(eight, tl.where(four, up, low), negative).to(OUT)
     else:
-        return (code - LEVELS).to(OUT)
+        level = (code - LEVELS).to(OUT)
+    return level
 
 
 @triton.jit

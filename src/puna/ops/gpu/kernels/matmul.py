@@ -16,6 +16,8 @@ float32 (`_exact_few_rows`, `_exact_many_rows`).
 
 A row's result is the same bits whatever else is in the batch, as long as the batch stays on the same side of
 `FEW_ROWS`: nothing that orders the sum over columns depends on the number of rows.
+
+With `Groups`, a matrix is a stack of experts, and each tile of rows is multiplied by one of them.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from puna.gguf import GGMLType
 from puna.ops.gpu.kernels import interpreter  # noqa: F401
 from puna.ops.gpu.kernels.formats import INTERPRETED, tile
 from puna.ops.gpu.kernels.variant import Variant
-from puna.ops.gpu.packed import FORMATS, PackedMatrix
+from puna.ops.gpu.packed import PackedMatrix
 
 #: Batches of up to so many rows are bound by memory.
 FEW_ROWS = 16
@@ -91,6 +93,26 @@ class Prepared:
         return self.values.shape[-1]
 
 
+@dataclass(frozen=True)
+class Groups:
+    """Pairs of a token and an expert, in tiles that have one expert each.
+
+    The result of a product has a row for each pair. Pairs are numbered by tokens: `share` of them have the
+    same row of activations.
+    """
+
+    chosen: Tensor  # int32 [pairs]: their experts
+    pairs: Tensor  # int32 [pairs]: their numbers, those of an expert beside each other
+    tiles: (
+        Tensor  # int32 [tiles, 3]: expert, first of its entries in `pairs`, their number; 0 in unused tiles
+    )
+    size: int  # pairs in a tile, at most
+    share: int
+    experts: int
+    few: bool  # tokens are at most `FEW_ROWS`
+    scale: Tensor | None = None  # float32 [pairs]: multiplies the activations
+
+
 def form_of(type: GGMLType) -> torch.dtype:
     """Return the type of activations that a matrix of `type` is multiplied by."""
     return {GGMLType.F32: torch.float32, GGMLType.BF16: torch.bfloat16}.get(type, torch.float16)
@@ -142,19 +164,25 @@ def linear_heads(x: Tensor, weights: Sequence[PackedMatrix]) -> Tensor:
     return torch.stack(heads, dim=1)
 
 
-def multiply(x: Prepared, weight: PackedMatrix, bias: Tensor | None = None) -> Tensor:
-    """Return the product of prepared rows [T, columns] and a matrix, plus `bias`: float32 [T, rows]."""
-    out = torch.empty((x.rows, weight.rows), device=x.values.device)
+def multiply(
+    x: Prepared, weight: PackedMatrix, bias: Tensor | None = None, groups: Groups | None = None
+) -> Tensor:
+    """Return the product of prepared rows [T, columns] and a matrix, plus `bias`: float32 [T, rows].
+
+    With groups, the result is [pairs, rows / experts], and bias [experts, rows / experts].
+    """
+    rows = weight.rows if groups is None else weight.rows // groups.experts
+    count = x.rows if groups is None else len(groups.pairs)
+    out = torch.empty((count, rows), device=x.values.device)
     if not out.numel():
         return out
-    if not weight.columns:
-        return out.copy_(torch.zeros_like(out) if bias is None else bias)
+    few = x.rows <= FEW_ROWS if groups is None else groups.few
     if weight.type is GGMLType.F32:
-        _multiply_exactly(x, weight, bias, out)
-    elif x.rows <= FEW_ROWS:
-        _multiply_few(x, weight, bias, out)
-    elif weight.format.bits < 16 and x.rows <= UNPACKED_ROWS:
-        _multiply_many(x, weight, bias, out)
+        _multiply_exactly(x, weight, bias, out, groups, few)
+    elif few:
+        _multiply_few(x, weight, bias, out, groups)
+    elif groups is not None or (weight.format.bits < 16 and x.rows <= UNPACKED_ROWS):
+        _multiply_many(x, weight, bias, out, groups)
     elif weight.format.bits < 16:
         step = max(DENSE.rows, _UNPACKED_WEIGHTS // x.width // DENSE.rows * DENSE.rows)
         for begin in range(0, weight.rows, step):
@@ -204,44 +232,62 @@ def _constants(weight: PackedMatrix) -> dict[str, Any]:
     return {"BITS": form.bits, "SCALES": form.scales, "LEVELS": form.levels}
 
 
-def splits(rows: int, chunks: int, tiles: FewTiles = FEW) -> int:
-    """Return the programs that share a row's columns."""
-    wanted = tiles.programs // max(1, -(-rows // tiles.rows))
+def splits(rows: int, chunks: int, matrices: int = 1, tiles: FewTiles = FEW) -> int:
+    """Return the programs that share a row's columns, where so many matrices [rows, columns] are read."""
+    wanted = tiles.programs // max(1, -(-rows // tiles.rows) * matrices)
     return max(1, min(wanted, tiles.max_splits, chunks // tiles.ways))
 
 
-def _multiply_few(x: Prepared, weight: PackedMatrix, bias: Tensor | None, out: Tensor) -> None:
-    count = splits(weight.rows, weight.chunks)
-    target = out
-    if count > 1:
-        target = torch.empty((count, x.rows, weight.rows), device=out.device)
-    programs = (-(-weight.rows // FEW.rows), count)
-    _few_rows[programs](
-        x.values, x.factors, *weight.planes(), target if bias is None or count > 1 else bias, target,
-        x.rows, weight.rows, weight.chunks, x.width, weight.rows, x.rows * x.width,
-        **_constants(weight), PARTS=2 if weight.type is GGMLType.BF16 else 1, BIAS=bias is not None and count == 1,
-        SPLITS=count, N=FEW.rows, M=8 if x.rows <= 8 else 16, WAYS=FEW.ways, num_warps=FEW.ways,
-        num_stages=FEW.stages,
+def _grouped(groups: Groups | None, unused: Tensor) -> tuple[Tensor, Tensor, Tensor, int]:
+    """Return the arguments of kernels for groups."""
+    if groups is None:
+        return unused, unused, unused, 1
+    return groups.pairs, groups.tiles, unused if groups.scale is None else groups.scale, groups.share
+
+
+def _group_constants(groups: Groups | None) -> dict[str, bool]:
+    return {"GROUPED": groups is not None, "SCALED": groups is not None and groups.scale is not None}
+
+
+def _multiply_few(
+    x: Prepared, weight: PackedMatrix, bias: Tensor | None, out: Tensor, groups: Groups | None
+) -> None:
+    count, rows = out.shape
+    shared = splits(rows, weight.chunks, 1 if groups is None else groups.share)
+    target = out if shared == 1 else torch.empty((shared, count, rows), device=out.device)
+    size = groups.size if groups else 8 if x.rows <= 8 else 16
+    _few_rows[(-(-rows // FEW.rows), shared, 1 if groups is None else len(groups.tiles))](
+        x.values, x.factors, *weight.planes(), out if bias is None else bias, target, *_grouped(groups, out),
+        count, rows, weight.rows, weight.chunks, x.width, x.rows * x.width,
+        **_constants(weight), **_group_constants(groups), PARTS=_parts(weight),
+        BIAS=bias is not None, SPLITS=shared, N=FEW.rows, M=size, WAYS=FEW.ways,
+        num_warps=FEW.ways, num_stages=FEW.stages,
     )  # fmt: skip
-    if count > 1:
-        total = x.rows * weight.rows
-        _add_parts[(-(-total // _ADDED),)](
-            target, out if bias is None else bias, out, total, weight.rows, SPLITS=count, BIAS=bias is not None,
-            BLOCK=_ADDED, num_warps=4,
-        )  # fmt: skip
+    if shared > 1:
+        _add_parts[(-(-out.numel() // _ADDED),)](
+            target, out, out.numel(), SPLITS=shared, BLOCK=_ADDED, num_warps=4
+        )
+
+
+def _parts(weight: PackedMatrix) -> int:
+    """Return the numbers whose sum an activation is."""
+    return 2 if weight.type is GGMLType.BF16 else 1
 
 
 #: Sums that a program of `_add_parts` adds up.
 _ADDED = 512
 
 
-def _multiply_many(x: Prepared, weight: PackedMatrix, bias: Tensor | None, out: Tensor) -> None:
-    programs = (-(-weight.rows // MANY.rows), -(-x.rows // MANY.tokens))
-    _many_rows[programs](
-        x.values, x.factors, *weight.planes(), out if bias is None else bias, out,
-        x.rows, weight.rows, weight.chunks, x.width,
-        **_constants(weight), BIAS=bias is not None, N=MANY.rows, M=MANY.tokens, num_warps=MANY.warps,
-        num_stages=MANY.stages,
+def _multiply_many(
+    x: Prepared, weight: PackedMatrix, bias: Tensor | None, out: Tensor, groups: Groups | None
+) -> None:
+    count, rows = out.shape
+    size = groups.size if groups else MANY.tokens
+    _many_rows[(-(-rows // MANY.rows), len(groups.tiles) if groups else -(-count // size))](
+        x.values, x.factors, *weight.planes(), out if bias is None else bias, out, *_grouped(groups, out),
+        count, rows, weight.rows, weight.chunks, x.width, x.rows * x.width,
+        **_constants(weight), **_group_constants(groups), PARTS=_parts(weight), BIAS=bias is not None,
+        N=MANY.rows, M=size, num_warps=MANY.warps, num_stages=MANY.stages,
     )  # fmt: skip
 
 
@@ -259,19 +305,22 @@ def _multiply_dense(
     )  # fmt: skip
 
 
-def _multiply_exactly(x: Prepared, weight: PackedMatrix, bias: Tensor | None, out: Tensor) -> None:
-    arguments = (
-        x.values, weight.codes, out if bias is None else bias, out, x.rows, weight.rows, weight.columns,
-        weight.codes.shape[1],
-    )  # fmt: skip
-    if x.rows <= FEW_ROWS:
-        _exact_few_rows[(-(-weight.rows // _EXACT_ROWS), x.rows)](
-            *arguments, BIAS=bias is not None, N=_EXACT_ROWS, K=_EXACT_COLUMNS, num_warps=4
-        )
+def _multiply_exactly(
+    x: Prepared, weight: PackedMatrix, bias: Tensor | None, out: Tensor, groups: Groups | None, few: bool
+) -> None:
+    count, rows = out.shape
+    arguments = (x.values, weight.codes, out if bias is None else bias, out)
+    sizes = (count, rows, weight.columns, weight.codes.shape[1])
+    if few:
+        _exact_few_rows[(-(-rows // _EXACT_ROWS), count)](
+            *arguments, *_grouped(groups, out)[2:], groups.chosen if groups else out, *sizes,
+            **_group_constants(groups), BIAS=bias is not None, N=_EXACT_ROWS, K=_EXACT_COLUMNS, num_warps=4,
+        )  # fmt: skip
     else:
-        _exact_many_rows[(-(-weight.rows // EXACT.rows), -(-x.rows // EXACT.tokens))](
-            *arguments, BIAS=bias is not None, N=EXACT.rows, M=EXACT.tokens, K=32, num_warps=EXACT.warps,
-            num_stages=EXACT.stages,
+        size = groups.size if groups else EXACT.tokens
+        _exact_many_rows[(-(-rows // EXACT.rows), len(groups.tiles) if groups else -(-count // size))](
+            *arguments, *_grouped(groups, out), *sizes, **_group_constants(groups), BIAS=bias is not None,
+            N=EXACT.rows, M=size, K=32, num_warps=EXACT.warps, num_stages=EXACT.stages,
         )  # fmt: skip
 
 
@@ -282,10 +331,38 @@ _EXACT_COLUMNS = 512
 
 @triton.jit
 def dot(a, b, total):
-    """Return `a @ b + total`, with sums in float32."""
+    """Return `a @ b + total`, with sums in float32.
+
+    The interpreter multiplies in float64: numpy orders float32 sums by the sizes of tiles, and has no
+    bfloat16.
+    """
     if INTERPRETED:
-        a, b = a.to(tl.float32), b.to(tl.float32)
-    return tl.dot(a, b, total)
+        product = tl.dot(a.to(tl.float64), b.to(tl.float64), out_dtype=tl.float64)
+        total += product.to(tl.float32)
+    else:
+        total = tl.dot(a, b, total, input_precision="ieee")
+    return total
+
+
+@triton.jit
+def half_scale(largest):
+    """Return the power of two that a row is multiplied by as float16, and its inverse.
+
+    `largest` int32 are the bits of the row's largest magnitude. The inverse is NaN if that is not finite.
+    """
+    exponent = largest >> 23
+    # The largest becomes 2^14 to 2^15, just below float16's last numbers. No float32 power is above 2^127.
+    up = tl.minimum(127 + 14 + 127 - exponent, 253)
+    factor = ((254 - up) << 23).to(tl.float32, bitcast=True)
+    return (up << 23).to(tl.float32, bitcast=True), tl.where(exponent == 255, float("nan"), factor)
+
+
+@triton.jit
+def two_parts(x):
+    """Return two bfloat16 numbers whose sum is x, but for the last eight of its bits."""
+    # The lower half is cut off, not rounded, so that no finite number becomes infinite.
+    first = (x.to(tl.int32, bitcast=True) & -65536).to(tl.float32, bitcast=True)
+    return first.to(tl.bfloat16), (x - first).to(tl.bfloat16)
 
 
 @triton.jit
@@ -293,31 +370,42 @@ def _prepare(x, values, factors, rows, columns, width, HALF: tl.constexpr, BLOCK
     """Write a row as 16-bit numbers [width], padded by zeros."""
     row = tl.program_id(0).to(tl.int64)
     places = tl.arange(0, BLOCK)
+    scale = 1.0
     if HALF:
         largest = tl.zeros([BLOCK], tl.int32)
         for begin in range(0, columns, BLOCK):
             given = tl.load(x + row * columns + begin + places, mask=begin + places < columns, other=0.0)
             # As integers, magnitudes have the same order, and NaN comes after infinity.
             largest = tl.maximum(largest, given.to(tl.int32, bitcast=True) & 0x7FFFFFFF)
-        exponent = tl.max(largest, axis=0) >> 23
-        # 2^14 to 2^15 is where float16 ends, less a bit for rounding. The largest float32 power is 2^127.
-        up = tl.minimum(127 + 14 + 127 - exponent, 253)
-        scale = (up << 23).to(tl.float32, bitcast=True)
-        factor = ((254 - up) << 23).to(tl.float32, bitcast=True)
-        tl.store(factors + row, tl.where(exponent == 255, float("nan"), factor))
-        for begin in range(0, width, BLOCK):
-            at = begin + places
-            given = tl.load(x + row * columns + at, mask=at < columns, other=0.0)
+        scale, factor = half_scale(tl.max(largest, axis=0))
+        tl.store(factors + row, factor)
+    for begin in range(0, width, BLOCK):
+        at = begin + places
+        given = tl.load(x + row * columns + at, mask=at < columns, other=0.0)
+        if HALF:
             tl.store(values + row * width + at, (given * scale).to(tl.float16), mask=at < width)
+        else:
+            first, rest = two_parts(given)
+            tl.store(values + row * width + at, first, mask=at < width)
+            tl.store(values + (rows + row) * width + at, rest, mask=at < width)
+
+
+@triton.jit
+def _rows_of_tile(pairs, tiles, share, tokens, index, M: tl.constexpr, GROUPED: tl.constexpr):
+    """Return the rows of x and of the result in a tile, which of them there are [M], and their expert."""
+    m = tl.arange(0, M)
+    if GROUPED:
+        expert = tl.load(tiles + 3 * index)
+        begin = tl.load(tiles + 3 * index + 1)
+        inside = m < tl.load(tiles + 3 * index + 2)
+        target = tl.load(pairs + begin + m, mask=inside, other=0).to(tl.int64)
+        source = target // share
     else:
-        for begin in range(0, width, BLOCK):
-            at = begin + places
-            given = tl.load(x + row * columns + at, mask=at < columns, other=0.0)
-            # The upper half is cut off, so that no finite number becomes infinite.
-            first = (given.to(tl.int32, bitcast=True) & -65536).to(tl.float32, bitcast=True)
-            rest = tl.where(given == given, given - first, given)
-            tl.store(values + row * width + at, first.to(tl.bfloat16), mask=at < width)
-            tl.store(values + (rows + row) * width + at, rest.to(tl.bfloat16), mask=at < width)
+        expert = 0
+        inside = index * M + m < tokens
+        target = tl.minimum(index * M + m, tokens - 1).to(tl.int64)
+        source = target
+    return source, target, inside, expert
 
 
 @triton.jit
@@ -331,12 +419,18 @@ def _few_rows(
     factors,
     bias,
     out,
+    pairs,
+    tiles,
+    pair_scales,
+    share,
     tokens,
     rows,
+    all_rows,
     chunks,
     width,
-    out_width,
     part,
+    GROUPED: tl.constexpr,
+    SCALED: tl.constexpr,
     BITS: tl.constexpr,
     SCALES: tl.constexpr,
     LEVELS: tl.constexpr,
@@ -349,48 +443,52 @@ def _few_rows(
 ):
     """Multiply up to M rows of x by N rows of weights. Chunk i is multiplied in way i % WAYS."""
     split = tl.program_id(1)
+    source, target, present, expert = _rows_of_tile(pairs, tiles, share, tokens, tl.program_id(2), M, GROUPED)
     n = tl.program_id(0) * N + tl.arange(0, N)
-    m = tl.arange(0, M)
     k = tl.arange(0, 32)
     way = tl.arange(0, WAYS)[:, None, None]
-    row = tl.minimum(n, rows - 1).to(tl.int64)[None, :, None]
+    own = tl.minimum(n, rows - 1) + expert * rows
+    row = own.to(tl.int64)[None, :, None]
     TILES: tl.constexpr = 8 if BITS == 5 or BITS == 3 or BITS == 2 else 4
-    steps = (chunks + WAYS - 1) // WAYS
-    per_split = (steps + SPLITS - 1) // SPLITS
+    steps = tl.cdiv(chunks, WAYS)
+    per_split = tl.cdiv(steps, SPLITS)
+    end = tl.minimum((split + 1) * per_split, steps)
+    if GROUPED:  # an unused tile reads nothing
+        end = tl.where(tl.load(tiles + 3 * tl.program_id(2) + 2) > 0, end, 0)
     total = tl.zeros([WAYS, N, M], tl.float32)
-    for step in range(split * per_split, tl.minimum((split + 1) * per_split, steps)):
+    for step in range(split * per_split, end):
         chunk = step * WAYS + way
-        inside = (m[None, None, :] < tokens) & (chunk < chunks)
-        x_chunk = x + m[None, None, :] * width + chunk * (32 * TILES) + k[None, :, None]
+        inside = present[None, None, :] & (chunk < chunks)
+        x_chunk = x + source[None, None, :] * width + chunk * (32 * TILES) + k[None, :, None]
         chunk = tl.minimum(chunk, chunks - 1)
         for j in tl.static_range(TILES):
             weights = tile(
-                codes, high, scales, supers, row, rows, chunk, chunks, k[None, None, :], j, BITS, SCALES, LEVELS,
-                tl.float16,
+                codes, high, scales, supers, row, all_rows, chunk, chunks, k[None, None, :], j, BITS, SCALES,
+                LEVELS, tl.float16,
             )  # fmt: skip
             for i in tl.static_range(PARTS):
                 given = tl.load(x_chunk + 32 * j + i * part, mask=inside, other=0.0)
                 total = dot(weights, given, total)
     sums = tl.sum(total, axis=0)  # [N, M]
-    sums *= tl.load(factors + tl.minimum(n, rows - 1))[:, None]
+    sums *= tl.load(factors + own)[:, None]
     if PARTS == 1:
-        sums *= tl.load(x_factors + m, mask=m < tokens, other=0.0)[None, :]
+        sums *= tl.load(x_factors + source, mask=present, other=0.0)[None, :]
+    if SCALED:
+        sums *= tl.load(pair_scales + target, mask=present, other=0.0)[None, :]
     if BIAS:
-        sums += tl.load(bias + tl.minimum(n, rows - 1))[:, None]
-    place = (split * tokens + m).to(tl.int64)[None, :] * out_width + n[:, None]
-    tl.store(out + place, sums, mask=(n[:, None] < rows) & (m[None, :] < tokens))
+        sums += tl.load(bias + own, mask=(n < rows) & (split == 0), other=0.0)[:, None]
+    place = (split * tokens + target)[None, :] * rows + n[:, None]
+    tl.store(out + place, sums, mask=(n < rows)[:, None] & present[None, :])
 
 
 @triton.jit
-def _add_parts(parts, bias, out, size, rows, SPLITS: tl.constexpr, BIAS: tl.constexpr, BLOCK: tl.constexpr):
-    """Add the sums [SPLITS, T, rows] of programs that shared the columns, in order."""
+def _add_parts(parts, out, size, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
+    """Add the sums [SPLITS, size] of programs that shared the columns, in order."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = at < size
     total = tl.load(parts + at, mask=inside)
     for split in tl.static_range(1, SPLITS):
         total += tl.load(parts + split * size + at, mask=inside)
-    if BIAS:
-        total += tl.load(bias + at % rows, mask=inside)
     tl.store(out + at, total, mask=inside)
 
 
@@ -405,40 +503,56 @@ def _many_rows(
     factors,
     bias,
     out,
+    pairs,
+    tiles,
+    pair_scales,
+    share,
     tokens,
     rows,
+    all_rows,
     chunks,
     width,
+    part,
+    GROUPED: tl.constexpr,
+    SCALED: tl.constexpr,
     BITS: tl.constexpr,
     SCALES: tl.constexpr,
     LEVELS: tl.constexpr,
+    PARTS: tl.constexpr,
     BIAS: tl.constexpr,
     N: tl.constexpr,
     M: tl.constexpr,
 ):
     """Multiply M rows of x by N rows of weights, which are unpacked for that."""
+    source, target, present, expert = _rows_of_tile(pairs, tiles, share, tokens, tl.program_id(1), M, GROUPED)
     n = tl.program_id(0) * N + tl.arange(0, N)
-    m = tl.program_id(1) * M + tl.arange(0, M)
     k = tl.arange(0, 32)
-    row = tl.minimum(n, rows - 1).to(tl.int64)[:, None]
-    token = tl.minimum(m, tokens - 1).to(tl.int64)
+    own = tl.minimum(n, rows - 1) + expert * rows
+    row = own.to(tl.int64)[:, None]
     TILES: tl.constexpr = 8 if BITS == 5 or BITS == 3 or BITS == 2 else 4
+    end = chunks
+    if GROUPED:  # an unused tile reads nothing
+        end = tl.where(tl.load(tiles + 3 * tl.program_id(1) + 2) > 0, chunks, 0)
     total = tl.zeros([N, M], tl.float32)
-    x_chunk = x + token[None, :] * width + k[:, None]
-    for chunk in range(chunks):
+    x_chunk = x + source[None, :] * width + k[:, None]
+    for chunk in range(end):
         for j in tl.static_range(TILES):
             weights = tile(
-                codes, high, scales, supers, row, rows, chunk, chunks, k[None, :], j, BITS, SCALES, LEVELS,
-                tl.float16,
+                codes, high, scales, supers, row, all_rows, chunk, chunks, k[None, :], j, BITS, SCALES,
+                LEVELS, tl.float16,
             )  # fmt: skip
-            total = dot(weights, tl.load(x_chunk + 32 * j), total)
+            for i in tl.static_range(PARTS):
+                total = dot(weights, tl.load(x_chunk + 32 * j + i * part), total)
         x_chunk += 32 * TILES
-    total *= tl.load(factors + tl.minimum(n, rows - 1))[:, None]
-    total *= tl.load(x_factors + token)[None, :]
+    total *= tl.load(factors + own)[:, None]
+    if PARTS == 1:
+        total *= tl.load(x_factors + source)[None, :]
+    if SCALED:
+        total *= tl.load(pair_scales + target)[None, :]
     if BIAS:
-        total += tl.load(bias + tl.minimum(n, rows - 1))[:, None]
-    place = token[None, :] * rows + n[:, None]
-    tl.store(out + place, total, mask=(n[:, None] < rows) & (m[None, :] < tokens))
+        total += tl.load(bias + own)[:, None]
+    place = target[None, :] * rows + n[:, None]
+    tl.store(out + place, total, mask=(n < rows)[:, None] & present[None, :])
 
 
 @triton.jit
@@ -493,22 +607,42 @@ def _dense(
 
 @triton.jit
 def _exact_few_rows(
-    x, weights, bias, out, tokens, rows, columns, width, BIAS: tl.constexpr, N: tl.constexpr, K: tl.constexpr
+    x,
+    weights,
+    bias,
+    out,
+    pair_scales,
+    share,
+    chosen,
+    tokens,
+    rows,
+    columns,
+    width,
+    GROUPED: tl.constexpr,
+    SCALED: tl.constexpr,
+    BIAS: tl.constexpr,
+    N: tl.constexpr,
+    K: tl.constexpr,
 ):
     """Multiply a row of x by N rows of float32 weights [rows, width]."""
     n = tl.program_id(0) * N + tl.arange(0, N)
-    token = tl.program_id(1).to(tl.int64)
+    target = tl.program_id(1).to(tl.int64)
     k = tl.arange(0, K)
-    row = tl.minimum(n, rows - 1).to(tl.int64)
+    own = tl.minimum(n, rows - 1).to(tl.int64)
+    if GROUPED:
+        own += tl.load(chosen + target).to(tl.int64) * rows
     total = tl.zeros([N, K], tl.float32)
     for begin in range(0, columns, K):
         inside = begin + k < columns
-        given = tl.load(x + token * columns + begin + k, mask=inside, other=0.0)
-        total += tl.load(weights + row[:, None] * width + begin + k[None, :], mask=inside[None, :], other=0.0) * given
+        given = tl.load(x + target // share * columns + begin + k, mask=inside, other=0.0)
+        place = own[:, None] * width + begin + k[None, :]
+        total += tl.load(weights + place, mask=inside[None, :], other=0.0) * given[None, :]
     sums = tl.sum(total, axis=1)
+    if SCALED:
+        sums *= tl.load(pair_scales + target)
     if BIAS:
-        sums += tl.load(bias + row)
-    tl.store(out + token * rows + n, sums, mask=n < rows)
+        sums += tl.load(bias + own)
+    tl.store(out + target * rows + n, sums, mask=n < rows)
 
 
 @triton.jit
@@ -517,31 +651,38 @@ def _exact_many_rows(
     weights,
     bias,
     out,
+    pairs,
+    tiles,
+    pair_scales,
+    share,
     tokens,
     rows,
     columns,
     width,
+    GROUPED: tl.constexpr,
+    SCALED: tl.constexpr,
     BIAS: tl.constexpr,
     N: tl.constexpr,
     M: tl.constexpr,
     K: tl.constexpr,
 ):
     """Multiply M rows of x by N rows of float32 weights [rows, width], in float32."""
+    source, target, present, expert = _rows_of_tile(pairs, tiles, share, tokens, tl.program_id(1), M, GROUPED)
     n = tl.program_id(0) * N + tl.arange(0, N)
-    m = tl.program_id(1) * M + tl.arange(0, M)
     k = tl.arange(0, K)
-    row = tl.minimum(n, rows - 1).to(tl.int64)
-    token = tl.minimum(m, tokens - 1).to(tl.int64)
+    own = (tl.minimum(n, rows - 1) + expert * rows).to(tl.int64)
     total = tl.zeros([N, M], tl.float32)
     for begin in range(0, columns, K):
         inside = begin + k < columns
-        values = tl.load(weights + row[:, None] * width + begin + k[None, :])
-        given = tl.load(x + token[None, :] * columns + begin + k[:, None], mask=inside[:, None], other=0.0)
-        total = tl.dot(values, given, total, input_precision="ieee")
+        values = tl.load(weights + own[:, None] * width + begin + k[None, :])
+        given = tl.load(x + source[None, :] * columns + begin + k[:, None], mask=inside[:, None], other=0.0)
+        total = dot(values, given, total)
+    if SCALED:
+        total *= tl.load(pair_scales + target)[None, :]
     if BIAS:
-        total += tl.load(bias + row)[:, None]
-    place = token[None, :] * rows + n[:, None]
-    tl.store(out + place, total, mask=(n[:, None] < rows) & (m[None, :] < tokens))
+        total += tl.load(bias + own)[:, None]
+    place = target[None, :] * rows + n[:, None]
+    tl.store(out + place, total, mask=(n < rows)[:, None] & present[None, :])
 
 
 @triton.jit
@@ -578,7 +719,20 @@ def _unpack(
     TILES: tl.constexpr = 8 if BITS == 5 or BITS == 3 or BITS == 2 else 4
     for j in tl.static_range(TILES):
         values = tile(
-            codes, high, scales, supers, row[:, None], rows, chunk, chunks, k[None, :], j, BITS, SCALES, LEVELS, OUT
+            codes,
+            high,
+            scales,
+            supers,
+            row[:, None],
+            rows,
+            chunk,
+            chunks,
+            k[None, :],
+            j,
+            BITS,
+            SCALES,
+            LEVELS,
+            OUT,
         )
         if GATHERED:
             values *= tl.load(factors + row)[:, None]
@@ -590,6 +744,3 @@ def _unpack(
 def variants() -> Iterable[Variant]:
     """Yield every form of the kernels that a launch may compile."""
     return []
-
-
-_ = FORMATS

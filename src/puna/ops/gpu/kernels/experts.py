@@ -1,0 +1,251 @@
+"""Mixtures of experts: tokens grouped by their experts, and what happens between the products.
+
+A pair is a token and one of its experts. `group` sorts the pairs by experts and cuts them into tiles of one
+expert each; the products (`matmul.multiply`) read the weights of each tile's expert once. How many tiles are
+used is known on the device only: launches have as many as there can be, and the rest end at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from puna.ops.gpu.kernels.matmul import (
+    FEW_ROWS,
+    Groups,
+    Prepared,
+    form_of,
+    half_scale,
+    multiply,
+    prepare,
+    two_parts,
+)
+from puna.ops.gpu.kernels.variant import Variant
+from puna.ops.gpu.packed import PackedMatrix
+
+#: Pairs that `_group` sorts in one program, by comparing each with each.
+_COMPARED = 256
+#: Pairs in a tile of a prompt: smaller if experts have fewer.
+_TILE_SIZES = (16, 32, 64)
+_COLUMNS = 256  # to a multiple of which prepared activations are padded
+
+
+def experts(
+    x: Tensor,
+    chosen: Tensor,
+    weights: Tensor,
+    count: int,
+    gate: PackedMatrix | None,
+    up: PackedMatrix,
+    down: PackedMatrix,
+    activation: str,
+    gate_bias: Tensor | None = None,
+    up_bias: Tensor | None = None,
+    down_bias: Tensor | None = None,
+    scale_inputs: bool = False,
+) -> Tensor:
+    """Apply each token's chosen experts, as `Backend.experts` says: float32 [T, out].
+
+    x float32 [T, in]; chosen int32 and weights float32 [T, used]; matrices are stacks of `count` experts:
+    gate and up [count * width, in], down [count * out, width]; biases [count, width] or [count, out].
+    """
+    used = chosen.shape[1]
+    groups = group(chosen, count)
+    inputs = replace(groups, scale=weights) if scale_inputs else groups
+    prepared: dict[torch.dtype, Prepared] = {}
+
+    def project(matrix: PackedMatrix, bias: Tensor | None) -> Tensor:
+        form = form_of(matrix.type)
+        if form not in prepared:
+            prepared[form] = prepare(x, form)
+        return multiply(prepared[form], matrix, bias, inputs)
+
+    risen = project(up, up_bias)
+    gates = risen if gate is None else project(gate, gate_bias)
+    inner = _activated(gates, risen, activation, form_of(down.type))
+    back = multiply(inner, down, down_bias, replace(groups, share=1))
+    out = torch.empty((len(x), back.shape[1]), device=x.device)
+    if out.numel():
+        _combine[(len(x), -(-back.shape[1] // _COMBINED))](
+            back, weights, out, back.shape[1], used, WEIGHTED=not scale_inputs, BLOCK=_COMBINED, num_warps=4
+        )
+    return out
+
+
+#: Columns that a program of `_combine` adds up.
+_COMBINED = 512
+
+
+def expert_linear(
+    x: Tensor, chosen: Tensor, weight: PackedMatrix, count: int, bias: Tensor | None = None
+) -> Tensor:
+    """Multiply each row by one expert's matrix: x float32 [T, in], chosen int32 [T], result [T, out].
+
+    The matrix is a stack of `count` experts [count * out, in], and the bias is [count, out].
+    """
+    return multiply(prepare(x, form_of(weight.type)), weight, bias, group(chosen[:, None], count))
+
+
+def group(chosen: Tensor, count: int) -> Groups:
+    """Sort the pairs of tokens and their experts `chosen` int32 [T, used], below `count`."""
+    tokens, used = chosen.shape
+    total = tokens * used
+    few = tokens <= FEW_ROWS
+    if few:
+        size = 8 if tokens <= 8 else 16
+    else:
+        size = next((size for size in _TILE_SIZES if size * count >= total), _TILE_SIZES[-1])
+    most = min(total, count) + total // size if total else 0
+    flat = chosen.reshape(-1)
+    if total <= _COMPARED:
+        pairs = torch.empty(total, dtype=torch.int32, device=chosen.device)
+        tiles = torch.empty((most, 3), dtype=torch.int32, device=chosen.device)
+        if total:
+            block = max(16, triton.next_power_of_2(max(total, most)))
+            _group[(1,)](flat, pairs, tiles, total, most, SIZE=size, BLOCK=block, num_warps=4)
+        return Groups(flat, pairs, tiles, size, used, count, few)
+    ordered, pairs = torch.sort(flat, stable=True)
+    numbers = torch.arange(count + 1, dtype=flat.dtype, device=flat.device)
+    begins = torch.searchsorted(ordered, numbers)
+    tiles_of = (begins.diff() + size - 1) // size
+    ends = tiles_of.cumsum(0)
+    index = torch.arange(most, device=flat.device)
+    expert = torch.searchsorted(ends, index, right=True).clamp_(max=count - 1)
+    first = begins[expert] + (index - ends[expert] + tiles_of[expert]) * size
+    sizes = (begins[expert + 1] - first).clamp_(0, size)
+    tiles = torch.stack([expert, first.clamp(max=total - 1), sizes], dim=1).to(torch.int32)
+    return Groups(flat, pairs.to(torch.int32), tiles, size, used, count, few)
+
+
+def _activated(gates: Tensor, risen: Tensor, activation: str, form: torch.dtype) -> Prepared:
+    """Return the activation of `gates` and `risen` [pairs, width] in a form (see `Prepared`)."""
+    rows, columns = risen.shape
+    width = columns if form is torch.float32 else -(-columns // _COLUMNS) * _COLUMNS
+    parts = (2,) if form is torch.bfloat16 else ()
+    values = torch.empty((*parts, rows, width), dtype=form, device=risen.device)
+    factors = torch.empty(rows, device=risen.device)
+    if values.numel():
+        block = min(triton.next_power_of_2(width), _ACTIVATED)
+        name = {torch.float32: "float", torch.float16: "half", torch.bfloat16: "parts"}[form]
+        _activate[(rows,)](
+            gates, risen, values, factors, rows, columns, width, ACTIVATION=activation, FORM=name,
+            BLOCK=block, num_warps=4,
+        )  # fmt: skip
+    return Prepared(values, factors, rows, columns)
+
+
+#: Columns that a program of `_activate` holds in registers.
+_ACTIVATED = 4096
+
+
+@triton.jit
+def _group(chosen, pairs, tiles, total, most, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+    """Sort up to BLOCK pairs by their experts, and cut each expert's into tiles of SIZE."""
+    i = tl.arange(0, BLOCK)
+    expert = tl.load(chosen + i, mask=i < total, other=0x7FFFFFFF)  # the others come last
+    smaller = expert[None, :] < expert[:, None]
+    same = expert[None, :] == expert[:, None]
+    earlier = same & (i[None, :] < i[:, None])
+    place = tl.sum((smaller | earlier).to(tl.int32), axis=1)
+    within = tl.sum(earlier.to(tl.int32), axis=1)
+    tl.store(pairs + place, i, mask=i < total)
+    begins = (within % SIZE == 0) & (i < total)
+    before = (smaller | earlier) & begins[None, :]
+    index = tl.sum(before.to(tl.int32), axis=1)
+    left = tl.sum((same & (i < total)[None, :]).to(tl.int32), axis=1) - within
+    tl.store(tiles + 3 * index, expert, mask=begins)
+    tl.store(tiles + 3 * index + 1, place, mask=begins)
+    tl.store(tiles + 3 * index + 2, tl.minimum(left, SIZE), mask=begins)
+    unused = (i >= tl.sum(begins.to(tl.int32), axis=0)) & (i < most)
+    for column in tl.static_range(3):
+        tl.store(tiles + 3 * i + column, 0, mask=unused)
+
+
+@triton.jit
+def _activate(
+    gates,
+    risen,
+    values,
+    factors,
+    rows,
+    columns,
+    width,
+    ACTIVATION: tl.constexpr,
+    FORM: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Write the activation of a row in a form that `prepare` describes."""
+    row = tl.program_id(0).to(tl.int64)
+    places = tl.arange(0, BLOCK)
+    scale = 1.0
+    if FORM == "half":
+        largest = tl.zeros([BLOCK], tl.int32)
+        for begin in range(0, columns, BLOCK):
+            inner = _activation(gates, risen, row, begin + places, columns, ACTIVATION)
+            largest = tl.maximum(largest, inner.to(tl.int32, bitcast=True) & 0x7FFFFFFF)
+        scale, factor = half_scale(tl.max(largest, axis=0))
+        tl.store(factors + row, factor)
+    for begin in range(0, width, BLOCK):
+        at = begin + places
+        inner = _activation(gates, risen, row, at, columns, ACTIVATION)
+        if FORM == "parts":
+            first, rest = two_parts(inner)
+            tl.store(values + row * width + at, first, mask=at < width)
+            tl.store(values + (rows + row) * width + at, rest, mask=at < width)
+        else:
+            tl.store(values + row * width + at, (inner * scale).to(values.dtype.element_ty), mask=at < width)
+
+
+@triton.jit
+def _activation(gates, risen, row, at, columns, ACTIVATION: tl.constexpr):
+    """Return the activation of some columns, 0 beyond the last; comparisons let NaN pass."""
+    up = tl.load(risen + row * columns + at, mask=at < columns, other=0.0)
+    if ACTIVATION == "squared_relu":
+        positive = tl.where(up < 0, 0.0, up)
+        inner = positive * positive
+    elif ACTIVATION == "gelu":
+        inner = up * 0.5 * (1.0 + tl.erf(up * 0.7071067811865476))
+    else:
+        gate = tl.load(gates + row * columns + at, mask=at < columns, other=0.0)
+        if ACTIVATION == "swiglu":
+            inner = gate * _sigmoid(gate) * up
+        elif ACTIVATION == "clamped_swiglu":
+            gate = tl.where(gate > 7.0, 7.0, gate)
+            up = tl.where(up > 7.0, 7.0, tl.where(up < -7.0, -7.0, up))
+            inner = gate * _sigmoid(1.702 * gate) * (up + 1.0)
+        else:
+            tl.static_assert(ACTIVATION == "geglu")
+            tanh_of = 0.7978845608028654 * (gate + 0.044715 * gate * gate * gate)
+            inner = gate * _sigmoid(2.0 * tanh_of) * up  # (1 + tanh(z)) / 2 is sigmoid(2 z)
+    return inner
+
+
+@triton.jit
+def _sigmoid(x):
+    below = tl.exp(-tl.abs(x))  # never overflows
+    return tl.where(x < 0, below, 1.0) / (1.0 + below)
+
+
+@triton.jit
+def _combine(back, weights, out, columns, used, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr):
+    """Add up the results of a token's experts, in the order in which it chose them."""
+    token = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.zeros([BLOCK], tl.float32)
+    for place in range(used):
+        pair = token * used + place
+        given = tl.load(back + pair * columns + at, mask=at < columns, other=0.0)
+        if WEIGHTED:
+            given *= tl.load(weights + pair)
+        total += given
+    tl.store(out + token * columns + at, total, mask=at < columns)
+
+
+def variants() -> Iterable[Variant]:
+    """Yield every form of the kernels that a launch may compile."""
+    return []
