@@ -1,6 +1,7 @@
-"""A repair of Triton's interpreter: with numpy 2.4, it cannot loop up to a number computed in the kernel.
+"""Repairs of Triton's interpreter (3.6), so that it computes what a device does.
 
-Its scalars are arrays of one number, which numpy no longer converts to integers (Triton 3.6).
+Its scalars are arrays of one number, which numpy 2.4 does not take as bounds of loops; and numpy warns of
+infinities and NaN, which devices compute with silently.
 """
 
 from __future__ import annotations
@@ -8,14 +9,16 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import numpy as np
+
 
 def repair() -> None:
-    """Let scalars of the interpreter be bounds of loops, if kernels are interpreted."""
+    """Repair the interpreter, if kernels are interpreted and this was not done yet."""
     if os.environ.get("TRITON_INTERPRET") != "1":
         return
     from triton.runtime import interpreter
 
-    patch = interpreter._patch_lang_tensor
+    patch, execute = interpreter._patch_lang_tensor, interpreter.GridExecutor.__call__
     if getattr(patch, "repaired", False):
         return
 
@@ -23,8 +26,13 @@ def repair() -> None:
         patch(tensor, scope)
         scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
+    def execute_silently(self: Any, *args: Any, **named: Any) -> Any:
+        with np.errstate(all="ignore"):
+            return execute(self, *args, **named)
+
     patch_and_repair.repaired = True  # type: ignore[attr-defined]
     interpreter._patch_lang_tensor = patch_and_repair
+    interpreter.GridExecutor.__call__ = execute_silently
 
 
 repair()

@@ -1,0 +1,574 @@
+"""Attention over lists of cells: tiles of query rows, split over the cells where rows are few.
+
+A program has a tile of queries, neighbouring rows times the heads that share a key/value head, and reads the
+cells that any of them sees in blocks aligned in the table, keeping a running softmax for each query (as in
+FlashAttention 2, Dao, arXiv:2307.08691). Where rows are few, each row's blocks are divided among programs,
+and a second kernel combines their results in a fixed order.
+
+A row's blocks, their division and their order follow from its own range alone. Blocks that a row does not see
+leave its state unchanged to the bit, so its result does not depend on the rows it shares a tile with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from puna.gguf import GGMLType
+from puna.ops.gpu.kernels import interpreter  # noqa: F401
+from puna.ops.gpu.kernels.cells import BF16, CODES, F32, Planes, number_at, read_tile
+from puna.ops.gpu.kernels.variant import Variant
+
+_LOG2_E = 1.4426950408889634
+LOG2_E = tl.constexpr(_LOG2_E)
+NO_ENTRY = tl.constexpr(2**31 - 1)
+
+#: Rows up to which a batch is one of decoding: each row is a tile of its own.
+DECODING_ROWS = 16
+#: Rows up to which the cells of a prompt are split too: with fewer tiles, most multiprocessors would be idle.
+SHORT_ROWS = 256
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """How one shape of batch is computed.
+
+    Bits depend on everything here except `warps`, `stages` and `queries`.
+    """
+
+    queries: int  # rows of a tile: tokens times heads
+    block: int  # cells read at once
+    splits: int  # programs among which the cells of a row are divided
+    least: int  # blocks, at least, for each of them
+    parts: int  # numbers of the keys' type whose sum stands for a query or a share
+    warps: int
+    stages: int
+    alone: bool = False  # a tile has the heads of one row only
+
+
+def attention(
+    q: Tensor,
+    keys: Planes,
+    values: Planes | int,
+    cells: Tensor,
+    starts: Tensor,
+    counts: Tensor,
+    scale: float,
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
+    bias: Tensor | None = None,
+    places: Tensor | None = None,
+    configuration: Configuration | None = None,
+) -> Tensor:
+    """Return attention [T, heads, value_dim] as `Backend.attention` defines it, for `q` [T, heads, dim].
+
+    Shapes are not checked. Up to `DECODING_ROWS` rows, queries and shares are sums of two float16 numbers
+    (three bfloat16 ones), which is float32's accuracy; above, they are rounded to one float16 number, or two
+    bfloat16 ones: errors of about 5e-4 of the largest result. Quantised numbers are rounded to float16
+    before they are multiplied. float32 caches are multiplied with float32's accuracy, in bfloat16
+    parts.
+    """
+    rows, heads, dim = q.shape
+    key_codes, key_scales, key_kind = keys
+    if isinstance(values, int):
+        value_codes, value_scales, value_kind, value_dim = None, None, key_kind, values
+    else:
+        value_codes, value_scales, value_kind = values
+        value_dim = value_codes.shape[2] * (2 if value_kind is GGMLType.Q4_0 else 1)
+    kv_heads = key_codes.shape[1]
+    result = torch.empty(rows, heads, value_dim, dtype=torch.float32, device=q.device)
+    if not result.numel():
+        return result
+    shape = Shape(heads, kv_heads, dim, value_dim, key_kind, value_kind, isinstance(values, int))
+    chosen = configuration or choose(shape, rows, kind_of_device(q.device))
+    constants = shape.constants(chosen, kind_of_device(q.device))
+    tiles, groups = triton.cdiv(rows, constants["ROWS"]), kv_heads * constants["HEAD_TILES"]
+    if chosen.splits > 1:
+        partial = torch.empty(rows, heads, chosen.splits, value_dim, dtype=torch.float32, device=q.device)
+        states = torch.empty(2, rows, heads, chosen.splits, dtype=torch.float32, device=q.device)
+        largest, sums = states[0], states[1]
+    else:
+        partial, largest, sums = result, None, None
+    # Several programs share the runs of a tile while there are multiprocessors for them.
+    slots = min(constants["ROWS"], max(1, _PROGRAMS // (tiles * groups * chosen.splits)))
+    _tiles[(groups, chosen.splits * slots, tiles)](
+        q, key_codes, key_scales, value_codes, value_scales, cells, starts, counts, sinks, bias, places,
+        partial, largest, sums, rows, scale / softcap if softcap else scale * _LOG2_E, softcap,
+        0 if bias is None else bias.shape[1] // 2, slots,
+        **constants, CAPPED=softcap != 0, num_warps=chosen.warps, num_stages=chosen.stages,
+    )  # fmt: skip
+    if chosen.splits > 1:
+        width = min(triton.next_power_of_2(value_dim), _COMBINED)
+        _combine[(heads, rows, triton.cdiv(value_dim, width))](
+            partial, largest, sums, starts, counts, sinks, result,
+            HEADS=heads, VALUE_DIM=value_dim, BLOCK=chosen.block, SPLITS=chosen.splits, LEAST=chosen.least,
+            COLUMNS=width, num_warps=4,
+        )  # fmt: skip
+    return result
+
+
+#: Programs beyond which more of them would only wait for each other, on the largest devices.
+_PROGRAMS = 2048
+#: Values that a program combines: 64 splits of them are 64 registers in each thread of four warps.
+_COMBINED = 128
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The heads of a call and the types of its cells."""
+
+    heads: int
+    kv_heads: int
+    dim: int
+    value_dim: int
+    keys: GGMLType
+    values: GGMLType
+    shared: bool = False  # values are the end of keys
+
+    @property
+    def group(self) -> int:
+        """Query heads for each key/value head."""
+        return self.heads // self.kv_heads
+
+    def constants(self, chosen: Configuration, device: str) -> dict[str, Any]:
+        """Return the constants of the kernel `_tiles`, but for `CAPPED`."""
+        together = min(self.group, chosen.queries)
+        # Keys wider than values are read in two tiles, of which the second is the value where they are shared:
+        # 576 numbers are 512 + 64, not 1024.
+        rest = self.dim - self.value_dim
+        if rest < 0 or (self.keys.is_quantized and rest % 32):
+            rest = 0
+        return {
+            "HEADS": self.heads,
+            "KV_HEADS": self.kv_heads,
+            "DIM": self.dim,
+            "VALUE_DIM": self.value_dim,
+            "KEYS": int(self.keys),
+            "VALUES": int(self.values),
+            "SHARED": self.shared,
+            "REST": rest,
+            "REST_TILE": _columns(rest, self.keys),
+            "KEY_TILE": _columns(self.dim - rest, self.keys),
+            "VALUE_TILE": _columns(self.value_dim, self.values),
+            "QUERIES": chosen.queries,
+            "TOGETHER": together,
+            "HEAD_TILES": triton.cdiv(self.group, together),
+            "ROWS": 1 if chosen.alone else chosen.queries // together,
+            "BLOCK": chosen.block,
+            "SPLITS": chosen.splits,
+            "LEAST": chosen.least,
+            "PARTS": chosen.parts,
+            "WIDEN": device == "cpu",
+        }
+
+
+def _columns(width: int, kind: GGMLType) -> int:
+    """Return the columns of a tile: a power of two that tensor cores and blocks can fill."""
+    return max(triton.next_power_of_2(width), 32 if kind.is_quantized else 16)
+
+
+def kind_of_device(device: torch.device) -> str:
+    """Return `cuda`, `hip`, or `cpu` for the interpreter."""
+    if device.type == "cpu":
+        return "cpu"
+    return "hip" if torch.version.hip else "cuda"
+
+
+def choose(shape: Shape, rows: int, device: str) -> Configuration:
+    """Return the configuration for batches of `rows` rows on a kind of device."""
+    wide = max(shape.dim, shape.value_dim)
+    float32 = GGMLType.F32 in (shape.keys, shape.values)
+    bfloat16 = GGMLType.BF16 in (shape.keys, shape.values)
+    alone = rows <= DECODING_ROWS
+    if device == "cpu":  # small, so that small tests have many of everything
+        if alone:
+            return Configuration(16, 16, 4, 2, 3 if bfloat16 else 2, 4, 1, alone=True)
+        return Configuration(32, 16, 2 if rows <= SHORT_ROWS else 1, 2, 2 if bfloat16 else 1, 4, 1)
+    if alone:
+        queries = min(64, max(16, triton.next_power_of_2(shape.group)))
+        programs = shape.kv_heads * triton.cdiv(shape.group, queries)
+        # About four programs for each multiprocessor if a single row is decoded.
+        splits = min(64, max(8, triton.next_power_of_2(512 // programs)))
+        block = 16 if wide > 512 else 32 if wide > 128 or float32 else 64
+        return Configuration(queries, block, splits, 2, 3 if bfloat16 else 2, 4, 3, alone=True)
+    splits = 16 if rows <= SHORT_ROWS else 1
+    parts = 2 if bfloat16 else 1
+    if float32:
+        return Configuration(64, 32, splits, 4, 1, 4 if wide <= 128 else 8, 2)
+    if wide <= 128:
+        return Configuration(128, 64, splits, 4, parts, 8, 3)
+    if wide <= 256:
+        return Configuration(128, 32, splits, 4, parts, 8, 2)
+    return Configuration(64, 32, splits, 4, parts, 8, 2)
+
+
+@triton.jit
+def _tiles(
+    q,  # [T, HEADS, DIM]
+    key_codes, key_scales, value_codes, value_scales, cells, starts, counts, sinks, bias, places,
+    partial,  # [T, HEADS, SPLITS, VALUE_DIM], or the result if SPLITS is 1
+    largest, sums,  # [T, HEADS, SPLITS]
+    rows,
+    factor,  # of scores, so that they are logarithms to the base 2; with a cap, arguments of its tanh
+    softcap,
+    reach,
+    slots,  # programs for the runs of one tile
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
+    KEYS: tl.constexpr, VALUES: tl.constexpr, SHARED: tl.constexpr,
+    REST: tl.constexpr, REST_TILE: tl.constexpr, KEY_TILE: tl.constexpr, VALUE_TILE: tl.constexpr,
+    QUERIES: tl.constexpr, TOGETHER: tl.constexpr, HEAD_TILES: tl.constexpr, ROWS: tl.constexpr,
+    BLOCK: tl.constexpr, SPLITS: tl.constexpr, LEAST: tl.constexpr, PARTS: tl.constexpr,
+    WIDEN: tl.constexpr, CAPPED: tl.constexpr,
+):  # fmt: skip
+    """Compute a tile of ROWS rows and TOGETHER heads, for one division of their cells and some of their runs.
+
+    A run is neighbouring rows whose lists overlap. The keys' first REST numbers are read apart.
+    """
+    GROUP: tl.constexpr = HEADS // KV_HEADS
+    # Prompts' later rows see more cells: they are started first.
+    tile = tl.num_programs(2) - 1 - tl.program_id(2)
+    kv_head = tl.program_id(0) // HEAD_TILES
+    split, slot = tl.program_id(1) % SPLITS, tl.program_id(1) // SPLITS
+    query = tl.arange(0, QUERIES)
+    in_tile, own_head = query // TOGETHER, tl.program_id(0) % HEAD_TILES * TOGETHER + query % TOGETHER
+    row = tile * ROWS + in_tile
+    valid = (in_tile < ROWS) & (row < rows) & (own_head < GROUP)
+    head = kv_head * GROUP + own_head
+    start = tl.load(starts + row, valid, 0)
+    end = start + tl.load(counts + row, valid, 0)
+    if ROWS == 1:
+        run = tl.zeros([QUERIES], tl.int32)
+        runs = 1
+    else:
+        follows = valid & (in_tile > 0)
+        start_before = tl.load(starts + row - 1, follows, 0)
+        end_before = start_before + tl.load(counts + row - 1, follows, 0)
+        apart = tl.maximum(start, start_before) >= tl.minimum(end, end_before)
+        run = tl.cumsum((valid & apart & (query % TOGETHER == 0)).to(tl.int32), 0) - 1
+        runs = tl.max(run, 0) + 1
+    place = end - 1
+    if places is not None:
+        place = tl.load(places + row, valid, 0)
+    seen_count = end - start
+    first, blocks = start // BLOCK, tl.where(end > start, tl.cdiv(end, BLOCK) - start // BLOCK, 0)
+    if SPLITS > 1:
+        share = _blocks_of_split(blocks, SPLITS, LEAST)
+        first += split * share
+        blocks = tl.minimum(tl.maximum(blocks - split * share, 0), share)
+        start = tl.maximum(start, first * BLOCK)
+        end = tl.minimum(end, (first + blocks) * BLOCK)
+    sees = valid & (blocks > 0)
+
+    own = (row.to(tl.int64) * HEADS + head) * DIM
+    column = tl.arange(0, KEY_TILE)
+    main = tl.load(
+        q + own[:, None] + REST + number_at(column, KEYS)[None, :],
+        valid[:, None] & (column < DIM - REST)[None, :],
+        0.0,
+    )
+    main *= factor
+    reached = tl.max(tl.abs(main), 1)
+    if REST > 0:
+        column = tl.arange(0, REST_TILE)
+        rest = tl.load(
+            q + own[:, None] + number_at(column, KEYS)[None, :],
+            valid[:, None] & (column < REST)[None, :],
+            0.0,
+        )
+        rest *= factor
+        reached = tl.maximum(reached, tl.max(tl.abs(rest), 1))
+    else:
+        rest = main
+    # Queries are divided by a power of two, for float16's range; scores are multiplied by it again.
+    unit = tl.full([QUERIES], 1.0, tl.float32)
+    if KEYS != F32:
+        exponent = reached.to(tl.int32, bitcast=True) & 0x7F800000
+        exponent = tl.minimum(tl.maximum(exponent, 27 << 23), 227 << 23)
+        unit = exponent.to(tl.float32, bitcast=True)
+        inverse = ((254 << 23) - exponent).to(tl.float32, bitcast=True)
+        main *= inverse[:, None]
+        rest *= inverse[:, None]
+    mains = _in_parts(main, KEYS, PARTS, WIDEN)
+    rests = _in_parts(rest, KEYS, PARTS, WIDEN)
+    bias_of_head = bias
+    if bias is not None:
+        bias_of_head = bias + head * (2 * reach + 1) + reach
+
+    value_column = number_at(tl.arange(0, VALUE_TILE), VALUES)
+    for index in range(slot, runs, slots):
+        mine = sees & (run == index)
+        begin = tl.min(tl.where(mine, start, NO_ENTRY), 0)
+        stop = tl.max(tl.where(mine, end, 0), 0)
+        first_block = tl.where(stop > 0, begin // BLOCK, 0)
+        last_block = tl.cdiv(stop, BLOCK)
+        top = tl.full([QUERIES], float("-inf"), tl.float32)
+        total = tl.zeros([QUERIES], tl.float32)
+        mixed = tl.zeros([QUERIES, VALUE_TILE], tl.float32)
+        # Only blocks at the ends are not seen by all rows of the run.
+        first_full = tl.cdiv(tl.max(tl.where(mine, start, 0), 0), BLOCK)
+        first_full = tl.minimum(tl.maximum(first_full, first_block), last_block)
+        last_full = tl.min(tl.where(mine, end, NO_ENTRY), 0) // BLOCK
+        last_full = tl.minimum(tl.maximum(last_full, first_full), last_block)
+        if ROWS == 1:
+            top, total, mixed = _attend(
+                top, total, mixed, first_block, last_block, mine, start, end, begin, stop, place, mains, rests,
+                unit, key_codes, key_scales, value_codes, value_scales, cells, bias_of_head, softcap, reach,
+                kv_head, True, KV_HEADS, DIM, VALUE_DIM, KEYS, VALUES, SHARED, REST, REST_TILE, KEY_TILE,
+                VALUE_TILE, ROWS, BLOCK, PARTS, WIDEN, CAPPED,
+            )  # fmt: skip
+        else:
+            top, total, mixed = _attend(
+                top, total, mixed, first_block, first_full, mine, start, end, begin, stop, place, mains, rests,
+                unit, key_codes, key_scales, value_codes, value_scales, cells, bias_of_head, softcap, reach,
+                kv_head, True, KV_HEADS, DIM, VALUE_DIM, KEYS, VALUES, SHARED, REST, REST_TILE, KEY_TILE,
+                VALUE_TILE, ROWS, BLOCK, PARTS, WIDEN, CAPPED,
+            )  # fmt: skip
+            top, total, mixed = _attend(
+                top, total, mixed, first_full, last_full, mine, start, end, begin, stop, place, mains, rests,
+                unit, key_codes, key_scales, value_codes, value_scales, cells, bias_of_head, softcap, reach,
+                kv_head, False, KV_HEADS, DIM, VALUE_DIM, KEYS, VALUES, SHARED, REST, REST_TILE, KEY_TILE,
+                VALUE_TILE, ROWS, BLOCK, PARTS, WIDEN, CAPPED,
+            )  # fmt: skip
+            top, total, mixed = _attend(
+                top, total, mixed, last_full, last_block, mine, start, end, begin, stop, place, mains, rests,
+                unit, key_codes, key_scales, value_codes, value_scales, cells, bias_of_head, softcap, reach,
+                kv_head, True, KV_HEADS, DIM, VALUE_DIM, KEYS, VALUES, SHARED, REST, REST_TILE, KEY_TILE,
+                VALUE_TILE, ROWS, BLOCK, PARTS, WIDEN, CAPPED,
+            )  # fmt: skip
+        at = row.to(tl.int64) * HEADS + head
+        inside = (value_column < VALUE_DIM)[None, :]
+        if SPLITS > 1:
+            # Divisions without cells are not read either.
+            tl.store(
+                partial + (at * SPLITS + split)[:, None] * VALUE_DIM + value_column[None, :],
+                mixed,
+                mine[:, None] & inside,
+            )
+            tl.store(largest + at * SPLITS + split, top, mine)
+            tl.store(sums + at * SPLITS + split, total, mine)
+        else:
+            if sinks is not None:
+                sink = tl.load(sinks + head, valid, 0.0) * LOG2_E
+                highest = tl.maximum(top, sink)
+                shrink = tl.math.exp2(top - highest)
+                total = total * shrink + tl.math.exp2(sink - highest)
+                mixed *= shrink[:, None]
+            divided = mixed / tl.where(seen_count > 0, total, 1.0)[:, None]
+            divided = tl.where((seen_count > 0)[:, None], divided, 0.0)
+            tl.store(
+                partial + at[:, None] * VALUE_DIM + value_column[None, :],
+                divided,
+                (valid & (run == index))[:, None] & inside,
+            )
+
+
+@triton.jit
+def _blocks_of_split(blocks, SPLITS: tl.constexpr, LEAST: tl.constexpr):
+    """Return into how many blocks each split a row's `blocks` are divided."""
+    return tl.maximum(tl.cdiv(blocks, SPLITS), LEAST)
+
+
+@triton.jit
+def _attend(
+    top, total, mixed,  # the running softmax: largest score, sum of shares, sum of shares times values
+    first_block, last_block,
+    mine, start, end,  # [QUERIES]
+    begin, stop,  # all that rows of the run see
+    place, mains, rests, unit,
+    key_codes, key_scales, value_codes, value_scales, cells, bias_of_head, softcap, reach, kv_head,
+    MASKED: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
+    KEYS: tl.constexpr, VALUES: tl.constexpr, SHARED: tl.constexpr,
+    REST: tl.constexpr, REST_TILE: tl.constexpr, KEY_TILE: tl.constexpr, VALUE_TILE: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr,
+    WIDEN: tl.constexpr, CAPPED: tl.constexpr,
+):  # fmt: skip
+    """Add blocks [first_block, last_block) to the running softmax of the rows that are `mine`.
+
+    Unless MASKED, all of them see all of these cells, and other rows are left with nonsense.
+    """
+    QUERIES: tl.constexpr = top.shape[0]
+    for block in range(first_block, last_block):
+        entry = block * BLOCK + tl.arange(0, BLOCK)
+        listed = (entry >= begin) & (entry < stop) if MASKED else tl.full([BLOCK], True, tl.int1)
+        cell = (tl.load(cells + entry, listed, 0) if MASKED else tl.load(cells + entry)).to(tl.int64)
+        key = read_tile(
+            key_codes, key_scales, cell, listed, kv_head, KEYS, KV_HEADS, DIM, REST, DIM - REST, BLOCK,
+            KEY_TILE, WIDEN,
+        )  # fmt: skip
+        score = tl.zeros([QUERIES, BLOCK], tl.float32)
+        if REST > 0:
+            before = read_tile(
+                key_codes, key_scales, cell, listed, kv_head, KEYS, KV_HEADS, DIM, 0, REST, BLOCK, REST_TILE,
+                WIDEN,
+            )  # fmt: skip
+            score = _product(rests, tl.trans(before), score, PARTS, WIDEN)
+        score = _product(mains, tl.trans(key), score, PARTS, WIDEN) * unit[:, None]
+        if CAPPED:
+            # tanh(x) is 1 - 2 / (1 + e^2x), also where e^2x overflows.
+            score = softcap * LOG2_E * (1.0 - 2.0 / (1.0 + tl.math.exp2(score * (2.0 * LOG2_E))))
+        if bias_of_head is not None:
+            distance = tl.minimum(tl.maximum(entry[None, :] - place[:, None], -reach), reach)
+            score += LOG2_E * tl.load(bias_of_head[:, None] + distance, mine[:, None], 0.0)
+        if MASKED:
+            seen = mine[:, None] & (entry >= start[:, None]) & (entry < end[:, None])
+            score = tl.where(seen, score, float("-inf"))
+        highest = tl.maximum(top, tl.max(score, 1))
+        base = tl.where(highest == float("-inf"), 0.0, highest)
+        shares = tl.math.exp2(score - base[:, None])
+        shrink = tl.math.exp2(top - base)
+        total = total * shrink + tl.sum(shares, 1)
+        mixed *= shrink[:, None]
+        top = highest
+        if SHARED:
+            value = key
+        else:
+            value = read_tile(
+                value_codes, value_scales, cell, listed, kv_head, VALUES, KV_HEADS, VALUE_DIM, 0, VALUE_DIM,
+                BLOCK, VALUE_TILE, WIDEN,
+            )  # fmt: skip
+        if MASKED and ROWS > 1:
+            # A share of 0 times a value that is not finite would be NaN, for rows that do not see it.
+            finite = value * 0.0 == 0.0
+            spoils = tl.sum(tl.where(finite, 0.0, float("nan")), 1)
+            total += tl.sum(tl.where(seen, spoils[None, :], 0.0), 1)
+            value = tl.where(finite, value, 0.0).to(value.dtype)
+        mixed = _product(_in_parts(shares, VALUES, PARTS, WIDEN), value, mixed, PARTS, WIDEN)
+    return top, total, mixed
+
+
+@triton.jit
+def _in_parts(x, KIND: tl.constexpr, PARTS: tl.constexpr, WIDEN: tl.constexpr):
+    """Return numbers of the type that tiles of KIND are multiplied in, whose sum is nearly `x` float32.
+
+    They are three; those after the first PARTS are unused. float32 is its own only part.
+    """
+    if KIND == F32 or (KIND == BF16 and WIDEN):
+        return x, x, x
+    TYPE: tl.constexpr = tl.bfloat16 if KIND == BF16 else tl.float16
+    first = x.to(TYPE)
+    second = first
+    third = first
+    if PARTS > 1:
+        left = x - first.to(tl.float32)
+        second = left.to(TYPE)
+        if PARTS > 2:
+            third = (left - second.to(tl.float32)).to(TYPE)
+    return first, second, third
+
+
+@triton.jit
+def _product(parts, y, total, PARTS: tl.constexpr, WIDEN: tl.constexpr):
+    """Return `total + x @ y`, x being the sum of the first PARTS of `parts`."""
+    first, second, third = parts
+    if y.dtype == tl.float32:
+        # Six products of bfloat16 parts have float32's accuracy, on every kind of device.
+        return tl.dot(first, y, total, input_precision="ieee" if WIDEN else "bf16x6")
+    total = tl.dot(first, y, total)
+    if PARTS > 1:
+        total = tl.dot(second, y, total)
+    if PARTS > 2:
+        total = tl.dot(third, y, total)
+    return total
+
+
+@triton.jit
+def _combine(
+    partial,  # [T, HEADS, SPLITS, VALUE_DIM]
+    largest, sums,  # [T, HEADS, SPLITS]
+    starts, counts, sinks, result,
+    HEADS: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
+    LEAST: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Add up what the splits of a row's cells found, for COLUMNS values of one head."""
+    head, row = tl.program_id(0), tl.program_id(1)
+    start, count = tl.load(starts + row), tl.load(counts + row)
+    at = (row.to(tl.int64) * HEADS + head) * SPLITS
+    column = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
+    inside = column < VALUE_DIM
+    target = result + (row.to(tl.int64) * HEADS + head) * VALUE_DIM + column
+    blocks = tl.where(count > 0, tl.cdiv(start + count, BLOCK) - start // BLOCK, 0)
+    split = tl.arange(0, SPLITS)
+    used = split < tl.cdiv(blocks, _blocks_of_split(blocks, SPLITS, LEAST))
+    top = tl.load(largest + at + split, used, float("-inf"))
+    total = tl.load(sums + at + split, used, 0.0)
+    mixed = tl.load(
+        partial + (at + split)[:, None] * VALUE_DIM + column[None, :], used[:, None] & inside[None, :], 0.0
+    )
+    highest = tl.max(top, 0)
+    sink = float("-inf")
+    if sinks is not None:
+        sink = tl.load(sinks + head) * LOG2_E
+        highest = tl.maximum(highest, sink)
+    base = tl.where(highest == float("-inf"), 0.0, highest)
+    shrink = tl.math.exp2(top - base)
+    whole = tl.sum(total * shrink, 0)
+    if sinks is not None:
+        whole += tl.math.exp2(sink - base)
+    divided = tl.sum(mixed * shrink[:, None], 0) / tl.where(count > 0, whole, 1.0)
+    tl.store(target, tl.where(count > 0, divided, 0.0), inside)
+
+
+def variants() -> Iterable[Variant]:
+    """Yield the kernels' forms: each pair of types that people use, and heads of models of each kind."""
+    pairs = [(kind, kind) for kind in CODES] + [(GGMLType.Q8_0, GGMLType.Q4_0)]
+    shapes = [Shape(32, 8, 128, 128, *pair) for pair in pairs]
+    shapes += [Shape(32, 32, 80, 80, *pairs[1]), Shape(16, 8, 256, 256, *pairs[1])]
+    shapes += [Shape(40, 8, 192, 128, *pairs[1]), Shape(64, 8, 64, 64, *pairs[1])]
+    shapes += [Shape(heads, 1, 576, 512, kind, kind, True) for heads in (16, 128) for kind in CODES]
+    for shape in shapes:
+        for rows in (1, DECODING_ROWS + 1, SHORT_ROWS + 1):
+            yield _variant(shape, rows)
+    for options in ({"softcap": True}, {"sinks": True}, {"bias": True, "places": True}):
+        for rows in (1, SHORT_ROWS + 1):
+            yield _variant(shapes[1], rows, **options)
+    for value_dim in (128, 512):
+        signature = {
+            "partial": "*fp32", "largest": "*fp32", "sums": "*fp32", "starts": "*i32", "counts": "*i32",
+            "sinks": "constexpr", "result": "*fp32",
+        }  # fmt: skip
+        constants = {
+            "HEADS": 32, "VALUE_DIM": value_dim, "BLOCK": 64, "SPLITS": 64, "LEAST": 2,
+            "COLUMNS": min(value_dim, _COMBINED),
+        }  # fmt: skip
+        signature |= dict.fromkeys(constants, "constexpr")
+        yield Variant(f"combine {value_dim}", _combine, signature, {"sinks": None, **constants}, 4)
+
+
+def _variant(
+    shape: Shape,
+    rows: int,
+    softcap: bool = False,
+    sinks: bool = False,
+    bias: bool = False,
+    places: bool = False,
+    configuration: Configuration | None = None,
+) -> Variant:
+    """Return the form of `_tiles` that a call of `rows` rows compiles."""
+    chosen = configuration or choose(shape, rows, "cuda")
+    split, quantized = chosen.splits > 1, (shape.keys.is_quantized, shape.values.is_quantized)
+    types: dict[str, str | None] = {
+        "q": "*fp32", "key_codes": CODES[shape.keys], "key_scales": "*fp16" if quantized[0] else None,
+        "value_codes": None if shape.shared else CODES[shape.values],
+        "value_scales": "*fp16" if quantized[1] and not shape.shared else None,
+        "cells": "*i32", "starts": "*i32", "counts": "*i32", "sinks": "*fp32" if sinks else None,
+        "bias": "*fp32" if bias else None, "places": "*i32" if places else None, "partial": "*fp32",
+        "largest": "*fp32" if split else None, "sums": "*fp32" if split else None, "rows": "i32",
+        "factor": "fp32", "softcap": "fp32", "reach": "i32", "slots": "i32",
+    }  # fmt: skip
+    constants = {**shape.constants(chosen, "cuda"), "CAPPED": softcap}
+    names = [name for name, on in (("cap", softcap), ("sinks", sinks), ("bias", bias)) if on]
+    heads = f"{shape.heads}/{shape.kv_heads} of {shape.dim}/{shape.value_dim}"
+    return Variant(
+        " ".join([f"attention {shape.keys.name} {shape.values.name} {heads}, {rows} rows", *names]),
+        _tiles,
+        {name: type or "constexpr" for name, type in types.items()} | dict.fromkeys(constants, "constexpr"),
+        {name: None for name, type in types.items() if type is None} | constants,
+        chosen.warps,
+        chosen.stages,
+    )
