@@ -1,0 +1,402 @@
+"""Layers with a state: short convolutions, linear attention and selective scans.
+
+Row t continues the sequence that began at row `starts[t]`, from the state `sources[t]`, and leaves its state in
+`targets[t]` if that is not negative. Rows of a sequence are computed one after another wherever a state depends
+on the one before it, so that a row has the same bits however its sequence is split into batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from puna.ops.gpu.kernels import elementary
+from puna.ops.gpu.kernels.variant import Variant
+
+#: The most programs that share the rows of a batch. Each computes the sequences that begin in its segment.
+SEGMENTS = 64
+#: Rows whose starts are looked at together.
+_SEARCH = 128
+
+
+# --- short convolutions --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ConvTile:
+    """The rows and channels of a program's tile, powers of two, and its warps."""
+
+    rows: int
+    channels: int = 256
+    warps: int = 4
+
+
+#: Few rows: more programs. Many: neighbours read the same inputs.
+CONV_TILES = {"decode": ConvTile(1), "prompt": ConvTile(4)}
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _short_conv_kernel(
+    projected, weight, bias, states, starts, sources, targets, result, rows, channels,
+    TAPS: tl.constexpr, GATED: tl.constexpr, ACTIVATED: tl.constexpr, ROWS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+):  # fmt: skip
+    """Convolve rows of `projected` [rows, channels], or [rows, 3 * channels], from states [slots, TAPS - 1, channels]."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    real, wide = row < rows, row.to(tl.int64)
+    inside = real[:, None] & (channel < channels)[None, :]
+    stride = 3 * channels if GATED else channels
+    start = tl.load(starts + row, real, 0)
+    before = states + tl.load(sources + row, real, 0).to(tl.int64)[:, None] * (TAPS - 1) * channels
+    target = tl.load(targets + row, real, -1)
+    after = states + target.to(tl.int64)[:, None] * (TAPS - 1) * channels
+    kept = inside & (target >= 0)[:, None]
+    total = tl.zeros((ROWS, CHANNELS), tl.float32)
+    if bias is not None:
+        total += tl.load(bias + channel, channel < channels, 0.0)[None, :]
+    for tap in tl.static_range(TAPS):
+        other = row - (TAPS - 1) + tap
+        own = inside & (other >= start)[:, None]
+        at = projected + other.to(tl.int64)[:, None] * stride + channel[None, :]
+        recent = tl.load(at, own, 0.0)
+        if GATED:
+            recent *= tl.load(at + 2 * channels, own, 0.0)
+        if tap < TAPS - 1:
+            place = other - start + (TAPS - 1)
+            old = tl.load(before + place[:, None] * channels + channel[None, :], inside & ~own, 0.0)
+            recent = tl.where(own, recent, old)
+        if tap > 0:
+            tl.store(after + (tap - 1) * channels + channel[None, :], recent, kept)
+        total = tl.fma(
+            recent, tl.load(weight + tap * channels + channel, channel < channels, 0.0)[None, :], total
+        )
+    if GATED:
+        at = projected + wide[:, None] * stride + channel[None, :]
+        total *= tl.load(at + channels, inside, 0.0)
+    elif ACTIVATED:
+        total *= elementary.sigmoid(total)
+    tl.store(result + wide[:, None] * channels + channel[None, :], total, inside)
+
+
+def short_conv(
+    projected: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    states: Tensor,
+    starts: Tensor,
+    sources: Tensor,
+    targets: Tensor,
+    *,
+    gated: bool = True,
+    activated: bool = True,
+) -> Tensor:
+    """Convolve channels over the rows of each sequence: [T, channels], as `Backend.short_conv`.
+
+    projected [T, 3 * channels] if `gated`, else [T, channels]; weight [taps, channels]; bias [channels]; states
+    [slots, taps - 1, channels], updated; starts, sources and targets int32 [T].
+    """
+    taps, channels = weight.shape
+    rows = len(projected)
+    result = projected.new_empty(rows, channels)
+    if rows:
+        tile = CONV_TILES["decode" if rows <= 16 else "prompt"]
+        _short_conv_kernel[(triton.cdiv(rows, tile.rows), triton.cdiv(channels, tile.channels))](
+            projected, weight, bias, states, starts, sources, targets, result, rows, channels, taps, gated,
+            activated, tile.rows, tile.channels, num_warps=tile.warps,
+        )  # fmt: skip
+    return result
+
+
+# --- the sequences of a segment ------------------------------------------------------------------------
+
+
+@triton.jit
+def _first_start(starts, begin, end, rows, SEARCH: tl.constexpr):
+    """Return the first row from `begin` on, and before `end`, with which a sequence begins, or else `rows`."""
+    found, at = rows, begin
+    while at < end and found == rows:
+        row = at + tl.arange(0, SEARCH)
+        start = tl.load(starts + row, row < end, -1)
+        found = tl.min(tl.where(start == row, row, rows))
+        at += SEARCH
+    return found
+
+
+@triton.jit
+def _rows_of_segment(starts, rows, segment, SEARCH: tl.constexpr):
+    """Return the bounds of the rows of all sequences that begin in this program's segment of `segment` rows."""
+    begin = tl.program_id(0) * segment
+    end = tl.minimum(begin + segment, rows)
+    first = _first_start(starts, begin, end, rows, SEARCH)
+    last = rows
+    if first < rows:
+        last = _first_start(starts, end, rows, rows, SEARCH)
+    return first, last
+
+
+def _segments(rows: int) -> tuple[int, int]:
+    """Return the number of segments of a batch, and the rows of each."""
+    each = triton.cdiv(rows, SEGMENTS)
+    return triton.cdiv(rows, each), each
+
+
+# --- linear attention ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MemoryTile:
+    """The columns of a memory that a program holds, a power of two, and its warps.
+
+    One warp needs no barriers for its sums over keys. The tile must not depend on the batch: the order of the
+    sums follows from it.
+    """
+
+    columns: int
+    warps: int
+
+
+def memory_tile_for(key_dim: int, value_dim: int) -> MemoryTile:
+    """Return the tile for memories [key_dim, value_dim]: up to 64 registers for each of 32 threads."""
+    keys = triton.next_power_of_2(key_dim)
+    columns = min(triton.next_power_of_2(value_dim), max(4, 2048 // keys))
+    return MemoryTile(columns, max(1, keys * columns // 2048))
+
+
+@triton.jit(do_not_specialize=["rows", "segment"])
+def _linear_attention_kernel(
+    queries, keys, values, decays, betas, skips, probes, removals, states, starts, sources, targets, result,
+    rows, segment,
+    HEADS: tl.constexpr, KEY_HEADS: tl.constexpr, KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
+    OF_KEYS: tl.constexpr, DELTA: tl.constexpr, TILED: tl.constexpr, KEYS: tl.constexpr,
+    COLUMNS: tl.constexpr, SEARCH: tl.constexpr,
+):  # fmt: skip
+    """Compute some columns of a head of the sequences of a segment.
+
+    All that a row needs of the memory before it is summed at once, since the memory after it is linear in it: with
+    the factors f = exp(decay), a row adds k * added - r * (p @ M) to f * M, and its result q @ M follows from q * f.
+    """
+    pieces: tl.constexpr = (VALUE_DIM + COLUMNS - 1) // COLUMNS
+    head, piece = tl.program_id(1) // pieces, tl.program_id(1) % pieces
+    key_head = head % KEY_HEADS if TILED else head * KEY_HEADS // HEADS
+    i, column = tl.arange(0, KEYS), piece * COLUMNS + tl.arange(0, COLUMNS)
+    real, shown = i < KEY_DIM, column < VALUE_DIM
+    inside = real[:, None] & shown[None, :]
+    cell = head * KEY_DIM * VALUE_DIM + i[:, None] * VALUE_DIM + column[None, :]
+    skip = 0.0 if skips is None else tl.load(skips + head)
+    memory = tl.zeros((KEYS, COLUMNS), tl.float32)
+    row, last = _rows_of_segment(starts, rows, segment, SEARCH)
+    while row < last:  # a `for` over bounds that a kernel computes is more than the interpreter can do
+        wide = row.to(tl.int64)
+        of_key = (wide * KEY_HEADS + key_head) * KEY_DIM + i
+        of_head = wide * HEADS + head
+        if tl.load(starts + row) == row:
+            source = tl.load(sources + row).to(tl.int64)
+            memory = tl.load(states + source * (HEADS * KEY_DIM * VALUE_DIM) + cell, inside, 0.0)
+        query, key = tl.load(queries + of_key, real, 0.0), tl.load(keys + of_key, real, 0.0)
+        value = tl.load(values + of_head * VALUE_DIM + column, shown, 0.0)
+        if OF_KEYS:
+            factor = elementary.exp(tl.load(decays + of_head * KEY_DIM + i, real, 0.0))
+            factors = factor[:, None]
+        else:
+            factor = elementary.exp(tl.load(decays + of_head))
+            factors = factor
+        answer = tl.sum((query * factor)[:, None] * memory, 0)
+        added = value
+        if DELTA:
+            added -= tl.sum((key * factor)[:, None] * memory, 0)
+        if betas is not None:
+            added *= tl.load(betas + of_head)
+        answer += tl.sum(query * key) * added + skip * value
+        if probes is not None:
+            removal = tl.load(removals + of_key, real, 0.0)
+            lost = tl.sum(tl.load(probes + of_key, real, 0.0)[:, None] * memory, 0)
+            answer -= tl.sum(query * removal) * lost
+            memory = factors * memory - removal[:, None] * lost[None, :] + key[:, None] * added[None, :]
+        else:
+            memory = factors * memory + key[:, None] * added[None, :]
+        tl.store(result + of_head * VALUE_DIM + column, answer, shown)
+        target = tl.load(targets + row).to(tl.int64)
+        if target >= 0:
+            tl.store(states + target * (HEADS * KEY_DIM * VALUE_DIM) + cell, memory, inside)
+        row += 1
+
+
+def linear_attention(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    decays: Tensor,
+    betas: Tensor | None,
+    skips: Tensor | None,
+    states: Tensor,
+    starts: Tensor,
+    sources: Tensor,
+    targets: Tensor,
+    *,
+    delta: bool = False,
+    removal: tuple[Tensor, Tensor] | None = None,
+    tiled: bool = False,
+) -> Tensor:
+    """Compute attention with one matrix per head as its memory: [T, heads, value_dim], as `Backend.linear_attention`.
+
+    queries, keys and the two of `removal` [T, key_heads, key_dim]; values [T, heads, value_dim]; decays [T, heads],
+    or [T, heads, key_dim]; betas [T, heads]; skips [heads]; states [slots, heads, key_dim, value_dim], updated;
+    starts, sources and targets int32 [T].
+    """
+    rows, heads, value_dim = values.shape
+    key_heads, key_dim = keys.shape[1:]
+    result = torch.empty_like(values)
+    if rows:
+        tile = memory_tile_for(key_dim, value_dim)
+        segments, each = _segments(rows)
+        probes, removals = (None, None) if removal is None else removal
+        _linear_attention_kernel[(segments, heads * triton.cdiv(value_dim, tile.columns))](
+            queries, keys, values, decays, betas, skips, probes, removals, states, starts, sources, targets,
+            result, rows, each, heads, key_heads, key_dim, value_dim, decays.dim() == 3, delta, tiled,
+            triton.next_power_of_2(key_dim), tile.columns, _SEARCH, num_warps=tile.warps,
+        )  # fmt: skip
+    return result
+
+
+# --- selective scans -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ScanTile:
+    """The channels whose states a program holds, a power of two, and its warps; it depends on no batch."""
+
+    channels: int = 32
+    warps: int = 1
+
+
+SCAN_TILE = ScanTile()
+
+
+@triton.jit(do_not_specialize=["rows", "segment"])
+def _selective_scan_kernel(
+    x, steps, rates, keys, queries, skips, states, starts, sources, targets, result, rows, segment, channels,
+    ENTRIES: tl.constexpr, ENTRIES_TILE: tl.constexpr, CHANNELS: tl.constexpr, SEARCH: tl.constexpr,
+):  # fmt: skip
+    """Compute some channels of the sequences of a segment, from states [slots, ENTRIES, channels]."""
+    entry, channel = tl.arange(0, ENTRIES_TILE), tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    real, shown = entry < ENTRIES, channel < channels
+    inside = real[:, None] & shown[None, :]
+    cell = entry[:, None] * channels + channel[None, :]
+    rate = tl.load(rates + cell, inside, 0.0)
+    skip = tl.load(skips + channel, shown, 0.0)
+    state = tl.zeros((ENTRIES_TILE, CHANNELS), tl.float32)
+    row, last = _rows_of_segment(starts, rows, segment, SEARCH)
+    while row < last:  # a `for` over bounds that a kernel computes is more than the interpreter can do
+        wide = row.to(tl.int64)
+        if tl.load(starts + row) == row:
+            source = tl.load(sources + row).to(tl.int64)
+            state = tl.load(states + source * ENTRIES * channels + cell, inside, 0.0)
+        number = tl.load(x + wide * channels + channel, shown, 0.0)
+        step = tl.load(steps + wide * channels + channel, shown, 0.0)
+        key = tl.load(keys + wide * ENTRIES + entry, real, 0.0)
+        query = tl.load(queries + wide * ENTRIES + entry, real, 0.0)
+        state = elementary.exp(step[None, :] * rate) * state + key[:, None] * (step * number)[None, :]
+        answer = tl.sum(query[:, None] * state, 0) + skip * number
+        tl.store(result + wide * channels + channel, answer, shown)
+        target = tl.load(targets + row).to(tl.int64)
+        if target >= 0:
+            tl.store(states + target * ENTRIES * channels + cell, state, inside)
+        row += 1
+
+
+def selective_scan(
+    x: Tensor,
+    steps: Tensor,
+    rates: Tensor,
+    keys: Tensor,
+    queries: Tensor,
+    skips: Tensor,
+    states: Tensor,
+    starts: Tensor,
+    sources: Tensor,
+    targets: Tensor,
+) -> Tensor:
+    """Compute the recurrence of Mamba 1: [T, channels], as `Backend.selective_scan`.
+
+    x and steps [T, channels]; rates [entries, channels]; keys and queries [T, entries]; skips [channels]; states
+    [slots, entries, channels], updated; starts, sources and targets int32 [T].
+    """
+    rows, channels = x.shape
+    entries = len(rates)
+    result = torch.empty_like(x)
+    if rows:
+        segments, each = _segments(rows)
+        _selective_scan_kernel[(segments, triton.cdiv(channels, SCAN_TILE.channels))](
+            x, steps, rates, keys, queries, skips, states, starts, sources, targets, result, rows, each, channels,
+            entries, triton.next_power_of_2(entries), SCAN_TILE.channels, _SEARCH, num_warps=SCAN_TILE.warps,
+        )  # fmt: skip
+    return result
+
+
+_POINTERS = {"states": "*fp32", "starts": "*i32", "sources": "*i32", "targets": "*i32", "result": "*fp32"}
+
+
+def variants() -> Iterable[Variant]:
+    """Return the forms for published models' layers."""
+    for name, tile in CONV_TILES.items():
+        for taps, gated in ((3, True), (4, False)):
+            constants: dict[str, Any] = {
+                "TAPS": taps, "GATED": gated, "ACTIVATED": True, "ROWS": tile.rows, "CHANNELS": tile.channels,
+            }  # fmt: skip
+            yield Variant(
+                f"short_conv, {taps} taps{', gated' * gated}, {name}",
+                _short_conv_kernel,
+                {
+                    "projected": "*fp32", "weight": "*fp32", "bias": "constexpr", **_POINTERS, "rows": "i32",
+                    "channels": "i32", **dict.fromkeys(constants, "constexpr"),
+                },
+                constants | {"bias": None},
+                tile.warps,
+            )  # fmt: skip
+    for name, heads, key_heads, key_dim, value_dim, rule in (
+        ("gated delta", 32, 16, 128, 128, "delta"),
+        ("delta, decay of keys", 32, 32, 128, 128, "delta of keys"),
+        ("Mamba 2", 80, 1, 128, 64, "skips"),
+        ("RWKV 7", 64, 64, 64, 64, "removal of keys"),
+    ):
+        columns = memory_tile_for(key_dim, value_dim)
+        constants = {
+            "HEADS": heads, "KEY_HEADS": key_heads, "KEY_DIM": key_dim, "VALUE_DIM": value_dim,
+            "OF_KEYS": "keys" in rule, "DELTA": "delta" in rule, "TILED": False,
+            "KEYS": triton.next_power_of_2(key_dim), "COLUMNS": columns.columns, "SEARCH": _SEARCH,
+        }  # fmt: skip
+        absent = {"betas", "skips", "probes", "removals"}
+        absent -= {"probes", "removals"} if "removal" in rule else {"betas"}
+        absent -= {"skips"} if "skips" in rule else set()
+        arrays = ("queries", "keys", "values", "decays", "betas", "skips", "probes", "removals")
+        yield Variant(
+            f"linear_attention, {name}",
+            _linear_attention_kernel,
+            {
+                **{array: "constexpr" if array in absent else "*fp32" for array in arrays}, **_POINTERS,
+                "rows": "i32", "segment": "i32", **dict.fromkeys(constants, "constexpr"),
+            },
+            constants | dict.fromkeys(absent),
+            columns.warps,
+        )  # fmt: skip
+    constants = {
+        "ENTRIES": 16, "ENTRIES_TILE": 16, "CHANNELS": SCAN_TILE.channels, "SEARCH": _SEARCH,
+    }  # fmt: skip
+    arrays = ("x", "steps", "rates", "keys", "queries", "skips")
+    yield Variant(
+        "selective_scan, Mamba 1",
+        _selective_scan_kernel,
+        {
+            **dict.fromkeys(arrays, "*fp32"), **_POINTERS, "rows": "i32", "segment": "i32", "channels": "i32",
+            **dict.fromkeys(constants, "constexpr"),
+        },
+        constants,
+        SCAN_TILE.warps,
+    )  # fmt: skip
