@@ -55,7 +55,7 @@ def test_convolved_rows_and_states_match_torchs(
     gpu: Launchers, taps: int, channels: int, bias: bool, lengths: list[int]
 ) -> None:
     problem = test_short_conv.Problem.random(taps, channels, lengths, bias=bias)
-    b, c, x = problem.projected.split(channels, dim=1)
+    b, _, x = problem.projected.split(channels, dim=1)
     expected, begin = problem.states.clone(), 0
     for number, length in enumerate(lengths):
         seen = torch.cat([problem.states[problem.places[number]], (b * x)[begin : begin + length]])

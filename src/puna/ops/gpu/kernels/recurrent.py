@@ -1,8 +1,8 @@
 """Layers with a state: short convolutions, linear attention and selective scans.
 
-Row t continues the sequence that began at row `starts[t]`, from the state `sources[t]`, and leaves its state in
-`targets[t]` if that is not negative. Rows of a sequence are computed one after another wherever a state depends
-on the one before it, so that a row has the same bits however its sequence is split into batches.
+Row t continues the sequence that began at row `starts[t]` from the state `sources[t]`, and leaves its state
+in `targets[t]` if that is not negative. Where a state depends on the one before it, the rows of a sequence are
+computed one after another, so that a row has the same bits however its sequence is split into batches.
 """
 
 from __future__ import annotations
@@ -47,7 +47,10 @@ def _short_conv_kernel(
     TAPS: tl.constexpr, GATED: tl.constexpr, ACTIVATED: tl.constexpr, ROWS: tl.constexpr,
     CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """Convolve rows of `projected` [rows, channels], or [rows, 3 * channels], from states [slots, TAPS - 1, channels]."""
+    """Convolve rows of `projected` [rows, channels], or [rows, 3 * channels].
+
+    The states are [slots, TAPS - 1, channels].
+    """
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     real, wide = row < rows, row.to(tl.int64)
@@ -74,9 +77,8 @@ def _short_conv_kernel(
             recent = tl.where(own, recent, old)
         if tap > 0:
             tl.store(after + (tap - 1) * channels + channel[None, :], recent, kept)
-        total = tl.fma(
-            recent, tl.load(weight + tap * channels + channel, channel < channels, 0.0)[None, :], total
-        )
+        factor = tl.load(weight + tap * channels + channel, channel < channels, 0.0)
+        total = tl.fma(recent, factor[None, :], total)
     if GATED:
         at = projected + wide[:, None] * stride + channel[None, :]
         total *= tl.load(at + channels, inside, 0.0)
@@ -99,8 +101,8 @@ def short_conv(
 ) -> Tensor:
     """Convolve channels over the rows of each sequence: [T, channels], as `Backend.short_conv`.
 
-    projected [T, 3 * channels] if `gated`, else [T, channels]; weight [taps, channels]; bias [channels]; states
-    [slots, taps - 1, channels], updated; starts, sources and targets int32 [T].
+    projected [T, 3 * channels] if `gated`, else [T, channels]; weight [taps, channels]; bias [channels];
+    states [slots, taps - 1, channels], updated; starts, sources and targets int32 [T].
     """
     taps, channels = weight.shape
     rows = len(projected)
@@ -119,7 +121,7 @@ def short_conv(
 
 @triton.jit
 def _first_start(starts, begin, end, rows, SEARCH: tl.constexpr):
-    """Return the first row from `begin` on, and before `end`, with which a sequence begins, or else `rows`."""
+    """Return the first row in [begin, end) that begins a sequence, or else `rows`."""
     found, at = rows, begin
     while at < end and found == rows:
         row = at + tl.arange(0, SEARCH)
@@ -131,7 +133,7 @@ def _first_start(starts, begin, end, rows, SEARCH: tl.constexpr):
 
 @triton.jit
 def _rows_of_segment(starts, rows, segment, SEARCH: tl.constexpr):
-    """Return the bounds of the rows of all sequences that begin in this program's segment of `segment` rows."""
+    """Return the bounds of the rows of all sequences that begin in this program's segment."""
     begin = tl.program_id(0) * segment
     end = tl.minimum(begin + segment, rows)
     first = _first_start(starts, begin, end, rows, SEARCH)
@@ -163,10 +165,40 @@ class MemoryTile:
 
 
 def memory_tile_for(key_dim: int, value_dim: int) -> MemoryTile:
-    """Return the tile for memories [key_dim, value_dim]: up to 64 registers for each of 32 threads."""
+    """Return the tile for memories [key_dim, value_dim]: 32 registers for each thread of one warp.
+
+    With heads of 128 keys and values, 32 of them are 512 warps: enough for the 132 times 4 schedulers of an
+    H200. Columns take at least 16 bytes of each row of the memory.
+    """
     keys = triton.next_power_of_2(key_dim)
-    columns = min(triton.next_power_of_2(value_dim), max(4, 2048 // keys))
+    columns = min(triton.next_power_of_2(value_dim), max(4, 1024 // keys))
     return MemoryTile(columns, max(1, keys * columns // 2048))
+
+
+@triton.jit
+def _attention_row(
+    queries, keys, values, decays, betas, probes, removals, starts, sources, targets, row, head, key_head, i,
+    column, real, shown,
+    HEADS: tl.constexpr, KEY_HEADS: tl.constexpr, KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
+    OF_KEYS: tl.constexpr,
+):  # fmt: skip
+    """Load all that a row has but the memory. Absent arrays are replaced by others, which are not used."""
+    wide = row.to(tl.int64)
+    of_key, of_head = (wide * KEY_HEADS + key_head) * KEY_DIM + i, wide * HEADS + head
+    query, key = tl.load(queries + of_key, real, 0.0), tl.load(keys + of_key, real, 0.0)
+    value = tl.load(values + of_head * VALUE_DIM + column, shown, 0.0)
+    if OF_KEYS:
+        decay = tl.load(decays + of_head * KEY_DIM + i, real, 0.0)
+    else:
+        decay = tl.load(decays + of_head)
+    beta = 1.0
+    if betas is not None:
+        beta = tl.load(betas + of_head)
+    probe, removal = query, key
+    if probes is not None:
+        probe, removal = tl.load(probes + of_key, real, 0.0), tl.load(removals + of_key, real, 0.0)
+    start, source, target = tl.load(starts + row), tl.load(sources + row), tl.load(targets + row)
+    return query, key, value, decay, beta, probe, removal, start, source, target
 
 
 @triton.jit(do_not_specialize=["rows", "segment"])
@@ -179,8 +211,9 @@ def _linear_attention_kernel(
 ):  # fmt: skip
     """Compute some columns of a head of the sequences of a segment.
 
-    All that a row needs of the memory before it is summed at once, since the memory after it is linear in it: with
-    the factors f = exp(decay), a row adds k * added - r * (p @ M) to f * M, and its result q @ M follows from q * f.
+    A row needs only sums over the memory M before it, which do not wait for one another: with the factors f =
+    exp(decay), M becomes f * M - outer(r, p @ M) + outer(k, added), so that the row's result, q @ M, is
+    (q * f) @ M - (q @ r) * (p @ M) + (q @ k) * added.
     """
     pieces: tl.constexpr = (VALUE_DIM + COLUMNS - 1) // COLUMNS
     head, piece = tl.program_id(1) // pieces, tl.program_id(1) % pieces
@@ -192,40 +225,48 @@ def _linear_attention_kernel(
     skip = 0.0 if skips is None else tl.load(skips + head)
     memory = tl.zeros((KEYS, COLUMNS), tl.float32)
     row, last = _rows_of_segment(starts, rows, segment, SEARCH)
-    while row < last:  # a `for` over bounds that a kernel computes is more than the interpreter can do
-        wide = row.to(tl.int64)
-        of_key = (wide * KEY_HEADS + key_head) * KEY_DIM + i
-        of_head = wide * HEADS + head
-        if tl.load(starts + row) == row:
-            source = tl.load(sources + row).to(tl.int64)
-            memory = tl.load(states + source * (HEADS * KEY_DIM * VALUE_DIM) + cell, inside, 0.0)
-        query, key = tl.load(queries + of_key, real, 0.0), tl.load(keys + of_key, real, 0.0)
-        value = tl.load(values + of_head * VALUE_DIM + column, shown, 0.0)
-        if OF_KEYS:
-            factor = elementary.exp(tl.load(decays + of_head * KEY_DIM + i, real, 0.0))
-            factors = factor[:, None]
-        else:
-            factor = elementary.exp(tl.load(decays + of_head))
-            factors = factor
-        answer = tl.sum((query * factor)[:, None] * memory, 0)
-        added = value
-        if DELTA:
-            added -= tl.sum((key * factor)[:, None] * memory, 0)
-        if betas is not None:
-            added *= tl.load(betas + of_head)
-        answer += tl.sum(query * key) * added + skip * value
-        if probes is not None:
-            removal = tl.load(removals + of_key, real, 0.0)
-            lost = tl.sum(tl.load(probes + of_key, real, 0.0)[:, None] * memory, 0)
-            answer -= tl.sum(query * removal) * lost
-            memory = factors * memory - removal[:, None] * lost[None, :] + key[:, None] * added[None, :]
-        else:
-            memory = factors * memory + key[:, None] * added[None, :]
-        tl.store(result + of_head * VALUE_DIM + column, answer, shown)
-        target = tl.load(targets + row).to(tl.int64)
-        if target >= 0:
-            tl.store(states + target * (HEADS * KEY_DIM * VALUE_DIM) + cell, memory, inside)
-        row += 1
+    if row < last:
+        # Rows are loaded two ahead: the device's memory takes longer to answer than a row to compute.
+        now = _attention_row(
+            queries, keys, values, decays, betas, probes, removals, starts, sources, targets, row, head,
+            key_head, i, column, real, shown, HEADS, KEY_HEADS, KEY_DIM, VALUE_DIM, OF_KEYS,
+        )  # fmt: skip
+        soon = _attention_row(
+            queries, keys, values, decays, betas, probes, removals, starts, sources, targets,
+            tl.minimum(row + 1, last - 1), head, key_head, i, column, real, shown, HEADS, KEY_HEADS, KEY_DIM,
+            VALUE_DIM, OF_KEYS,
+        )  # fmt: skip
+        while row < last:  # a `for` over bounds that a kernel computes is more than the interpreter can do
+            later = _attention_row(
+                queries, keys, values, decays, betas, probes, removals, starts, sources, targets,
+                tl.minimum(row + 2, last - 1), head, key_head, i, column, real, shown, HEADS, KEY_HEADS,
+                KEY_DIM, VALUE_DIM, OF_KEYS,
+            )  # fmt: skip
+            query, key, value, decay, beta, probe, removal, start, source, target = now
+            if start == row:
+                before = states + source.to(tl.int64) * (HEADS * KEY_DIM * VALUE_DIM)
+                memory = tl.load(before + cell, inside, 0.0)
+            factor = elementary.exp(decay)
+            answer = tl.sum((query * factor)[:, None] * memory, 0)
+            added = value
+            if DELTA:
+                added -= tl.sum((key * factor)[:, None] * memory, 0)
+            added *= beta
+            answer += tl.sum(query * key) * added + skip * value
+            factors = factor[:, None] if OF_KEYS else factor
+            if probes is not None:
+                lost = tl.sum(probe[:, None] * memory, 0)
+                answer -= tl.sum(query * removal) * lost
+                memory = factors * memory - removal[:, None] * lost[None, :] + key[:, None] * added[None, :]
+            else:
+                memory = factors * memory + key[:, None] * added[None, :]
+            at = (row.to(tl.int64) * HEADS + head) * VALUE_DIM + column
+            tl.store(result + at, answer, shown)
+            if target >= 0:
+                after = states + target.to(tl.int64) * (HEADS * KEY_DIM * VALUE_DIM)
+                tl.store(after + cell, memory, inside)
+            now, soon = soon, later
+            row += 1
 
 
 def linear_attention(
@@ -244,11 +285,11 @@ def linear_attention(
     removal: tuple[Tensor, Tensor] | None = None,
     tiled: bool = False,
 ) -> Tensor:
-    """Compute attention with one matrix per head as its memory: [T, heads, value_dim], as `Backend.linear_attention`.
+    """Compute attention with one matrix per head as its memory, as `Backend.linear_attention`.
 
-    queries, keys and the two of `removal` [T, key_heads, key_dim]; values [T, heads, value_dim]; decays [T, heads],
-    or [T, heads, key_dim]; betas [T, heads]; skips [heads]; states [slots, heads, key_dim, value_dim], updated;
-    starts, sources and targets int32 [T].
+    queries, keys and the two of `removal` [T, key_heads, key_dim]; values [T, heads, value_dim]; decays
+    [T, heads], or [T, heads, key_dim]; betas [T, heads]; skips [heads]; states [slots, heads, key_dim,
+    value_dim], updated; starts, sources and targets int32 [T]; result [T, heads, value_dim].
     """
     rows, heads, value_dim = values.shape
     key_heads, key_dim = keys.shape[1:]
@@ -325,8 +366,8 @@ def selective_scan(
 ) -> Tensor:
     """Compute the recurrence of Mamba 1: [T, channels], as `Backend.selective_scan`.
 
-    x and steps [T, channels]; rates [entries, channels]; keys and queries [T, entries]; skips [channels]; states
-    [slots, entries, channels], updated; starts, sources and targets int32 [T].
+    x and steps [T, channels]; rates [entries, channels]; keys and queries [T, entries]; skips [channels];
+    states [slots, entries, channels], updated; starts, sources and targets int32 [T].
     """
     rows, channels = x.shape
     entries = len(rates)
@@ -334,8 +375,9 @@ def selective_scan(
     if rows:
         segments, each = _segments(rows)
         _selective_scan_kernel[(segments, triton.cdiv(channels, SCAN_TILE.channels))](
-            x, steps, rates, keys, queries, skips, states, starts, sources, targets, result, rows, each, channels,
-            entries, triton.next_power_of_2(entries), SCAN_TILE.channels, _SEARCH, num_warps=SCAN_TILE.warps,
+            x, steps, rates, keys, queries, skips, states, starts, sources, targets, result, rows, each,
+            channels, entries, triton.next_power_of_2(entries), SCAN_TILE.channels, _SEARCH,
+            num_warps=SCAN_TILE.warps,
         )  # fmt: skip
     return result
 
@@ -386,16 +428,13 @@ def variants() -> Iterable[Variant]:
             constants | dict.fromkeys(absent),
             columns.warps,
         )  # fmt: skip
-    constants = {
-        "ENTRIES": 16, "ENTRIES_TILE": 16, "CHANNELS": SCAN_TILE.channels, "SEARCH": _SEARCH,
-    }  # fmt: skip
-    arrays = ("x", "steps", "rates", "keys", "queries", "skips")
+    constants = {"ENTRIES": 16, "ENTRIES_TILE": 16, "CHANNELS": SCAN_TILE.channels, "SEARCH": _SEARCH}
     yield Variant(
         "selective_scan, Mamba 1",
         _selective_scan_kernel,
         {
-            **dict.fromkeys(arrays, "*fp32"), **_POINTERS, "rows": "i32", "segment": "i32", "channels": "i32",
-            **dict.fromkeys(constants, "constexpr"),
+            **dict.fromkeys(("x", "steps", "rates", "keys", "queries", "skips"), "*fp32"), **_POINTERS,
+            "rows": "i32", "segment": "i32", "channels": "i32", **dict.fromkeys(constants, "constexpr"),
         },
         constants,
         SCAN_TILE.warps,

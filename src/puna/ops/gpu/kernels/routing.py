@@ -111,8 +111,8 @@ def route(logits: Tensor, routing: Routing, bias: Tensor | None = None) -> tuple
 
 def _tile_of(experts: int, groups: int, used: int) -> tuple[int, int, int]:
     """Return the tile's groups, their members, and the chosen ones, as powers of two."""
-    sizes = (groups, experts // groups, used)
-    return tuple(triton.next_power_of_2(size) for size in sizes)  # type: ignore[return-value]
+    power = triton.next_power_of_2
+    return power(groups), power(experts // groups), power(used)
 
 
 def variants() -> Iterable[Variant]:
@@ -123,8 +123,8 @@ def variants() -> Iterable[Variant]:
         groups_tile, size_tile, used_tile = _tile_of(experts, groups, used)
         constants = {
             "SIGMOID": sigmoid, "NORMALIZE": True, "EXPERTS": experts, "USED": used, "GROUPS": groups,
-            "USED_GROUPS": used_groups, "BEST_OF_GROUP": 2, "GROUPS_TILE": groups_tile, "SIZE_TILE": size_tile,
-            "USED_TILE": used_tile,
+            "USED_GROUPS": used_groups, "BEST_OF_GROUP": 2, "GROUPS_TILE": groups_tile,
+            "SIZE_TILE": size_tile, "USED_TILE": used_tile,
         }  # fmt: skip
         grouped = f", {used_groups} of {groups} groups" if groups > 1 else ""
         yield Variant(
