@@ -1,7 +1,8 @@
-"""Fixtures that run the tests of models on both backends."""
+"""Fixtures that run the tests of models on several backends."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,11 @@ from puna.ops import Backend, backend_named
 from tests.processors import NOT_BUILT
 
 
-@pytest.fixture(scope="module", params=["reference", "cpu"])
+#: Backends that models are tested on: the one that was chosen, or both that need no GPU.
+_BACKENDS = [os.environ["PUNA_OPS"]] if "PUNA_OPS" in os.environ else ["reference", "cpu"]
+
+
+@pytest.fixture(scope="module", params=_BACKENDS)
 def ops(request: pytest.FixtureRequest) -> Backend:
     """Return each backend in turn."""
     if request.param == "cpu":
