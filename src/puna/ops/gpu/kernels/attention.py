@@ -208,7 +208,11 @@ def choose(shape: Shape, rows: int, device: str) -> Configuration:
     return Configuration(64, 32, splits, 4, parts, 8, 2)
 
 
-@triton.jit
+# Forms that differ by the alignment of a view, or by whether a size is 1, would be compiled for nothing.
+@triton.jit(
+    do_not_specialize=["rows", "reach", "slots"],
+    do_not_specialize_on_alignment=["starts", "counts", "places"],
+)
 def _tiles(
     q,  # [T, HEADS, DIM]
     key_codes, key_scales, value_codes, value_scales, cells, starts, counts, sinks, bias, places,
@@ -294,8 +298,8 @@ def _tiles(
         inverse = ((254 << 23) - exponent).to(tl.float32, bitcast=True)
         main *= inverse[:, None]
         rest *= inverse[:, None]
-    mains = _in_parts(main, KEYS, PARTS, WIDEN)
-    rests = _in_parts(rest, KEYS, PARTS, WIDEN)
+    mains = _in_parts(main, KEYS, WIDEN)
+    rests = _in_parts(rest, KEYS, WIDEN)
     bias_of_head = bias
     if bias is not None:
         bias_of_head = bias + head * (2 * reach + 1) + reach
@@ -438,27 +442,25 @@ def _attend(
             spoils = tl.sum(tl.where(finite, 0.0, float("nan")), 1)
             total += tl.sum(tl.where(seen, spoils[None, :], 0.0), 1)
             value = tl.where(finite, value, 0.0).to(value.dtype)
-        mixed = _product(_in_parts(shares, VALUES, PARTS, WIDEN), value, mixed, PARTS, WIDEN)
+        mixed = _product(_in_parts(shares, VALUES, WIDEN), value, mixed, PARTS, WIDEN)
     return top, total, mixed
 
 
 @triton.jit
-def _in_parts(x, KIND: tl.constexpr, PARTS: tl.constexpr, WIDEN: tl.constexpr):
-    """Return numbers of the type that tiles of KIND are multiplied in, whose sum is nearly `x` float32.
+def _in_parts(x, KIND: tl.constexpr, WIDEN: tl.constexpr):
+    """Return numbers of the type that tiles of KIND have, whose sum is nearly `x` float32.
 
-    They are three; those after the first PARTS are unused. float32 is its own only part.
+    They are three, of which not all need be used. float32 is its own only part.
     """
-    if KIND == F32 or (KIND == BF16 and WIDEN):
-        return x, x, x
-    TYPE: tl.constexpr = tl.bfloat16 if KIND == BF16 else tl.float16
-    first = x.to(TYPE)
-    second = first
-    third = first
-    if PARTS > 1:
+    first = x
+    second = x
+    third = x
+    if KIND != F32 and not (KIND == BF16 and WIDEN):
+        TYPE: tl.constexpr = tl.bfloat16 if KIND == BF16 else tl.float16
+        first = x.to(TYPE)
         left = x - first.to(tl.float32)
         second = left.to(TYPE)
-        if PARTS > 2:
-            third = (left - second.to(tl.float32)).to(TYPE)
+        third = (left - second.to(tl.float32)).to(TYPE)
     return first, second, third
 
 
@@ -468,16 +470,17 @@ def _product(parts, y, total, PARTS: tl.constexpr, WIDEN: tl.constexpr):
     first, second, third = parts
     if y.dtype == tl.float32:
         # Six products of bfloat16 parts have float32's accuracy, on every kind of device.
-        return tl.dot(first, y, total, input_precision="ieee" if WIDEN else "bf16x6")
-    total = tl.dot(first, y, total)
-    if PARTS > 1:
-        total = tl.dot(second, y, total)
-    if PARTS > 2:
-        total = tl.dot(third, y, total)
+        total = tl.dot(first, y, total, input_precision="ieee" if WIDEN else "bf16x6")
+    else:
+        total = tl.dot(first, y, total)
+        if PARTS > 1:
+            total = tl.dot(second, y, total)
+        if PARTS > 2:
+            total = tl.dot(third, y, total)
     return total
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["starts", "counts"])
 def _combine(
     partial,  # [T, HEADS, SPLITS, VALUE_DIM]
     largest, sums,  # [T, HEADS, SPLITS]

@@ -70,14 +70,14 @@ def read_tile(
         if KIND == Q8_0:
             places = at[:, :, None] * 32 + tl.arange(0, 32)[None, None, :]
             numbers = tl.load(codes + places, inside[:, :, None], 0).to(tl.float16)
-            numbers = numbers * scale[:, :, None]
+            numbers = tl.reshape(numbers, [CELLS, COLUMNS])
         else:
             places = at[:, :, None] * 16 + tl.arange(0, 16)[None, None, :]
             pairs = tl.load(codes + places, inside[:, :, None], 0)
-            low = ((pairs & 15).to(tl.float16) - 8.0).to(tl.float16)
-            high = ((pairs >> 4).to(tl.float16) - 8.0).to(tl.float16)
-            numbers = tl.join(low * scale[:, :, None], high * scale[:, :, None])
-        return tl.reshape(numbers, [CELLS, COLUMNS])
+            numbers = tl.join((pairs & 15).to(tl.float16), (pairs >> 4).to(tl.float16))
+            numbers = (tl.reshape(numbers, [CELLS, COLUMNS]) - 8.0).to(tl.float16)
+        # After reshaping: Triton 3.6 fails where a reshaped tile is multiplied directly.
+        return numbers * tl.reshape(tl.broadcast_to(scale[:, :, None], [CELLS, BLOCKS, 32]), [CELLS, COLUMNS])
     else:
         columns = tl.arange(0, COLUMNS)
         at = (cells * HEADS + head)[:, None] * DIM + (BEGIN + columns)[None, :]
