@@ -96,7 +96,8 @@ def attention(
     else:
         partial, largest, sums = result, None, None
     # Several programs share the runs of a tile while there are multiprocessors for them.
-    slots = min(constants["ROWS"], max(1, _PROGRAMS // (tiles * groups * chosen.splits)))
+    programs = 16 if q.device.type == "cpu" else _PROGRAMS
+    slots = min(constants["ROWS"], max(1, programs // (tiles * groups * chosen.splits)))
     _tiles[(groups, chosen.splits * slots, tiles)](
         q, key_codes, key_scales, value_codes, value_scales, cells, starts, counts, sinks, bias, places,
         partial, largest, sums, rows, scale / softcap if softcap else scale * _LOG2_E, softcap,
@@ -139,8 +140,8 @@ class Shape:
     def constants(self, chosen: Configuration, device: str) -> dict[str, Any]:
         """Return the constants of the kernel `_tiles`, but for `CAPPED`."""
         together = min(self.group, chosen.queries)
-        # Keys wider than values are read in two tiles, of which the second is the value where they are shared:
-        # 576 numbers are 512 + 64, not 1024.
+        # Keys wider than values are read in two tiles, the second being the value where it is shared: 576
+        # numbers are 512 + 64, not 1024.
         rest = self.dim - self.value_dim
         if rest < 0 or (self.keys.is_quantized and rest % 32):
             rest = 0
@@ -170,7 +171,7 @@ class Shape:
 
 def _columns(width: int, kind: GGMLType) -> int:
     """Return the columns of a tile: a power of two that tensor cores and blocks can fill."""
-    return max(triton.next_power_of_2(width), 32 if kind.is_quantized else 16)
+    return max(1 << (width - 1).bit_length(), 32 if kind.is_quantized else 16) if width else 0
 
 
 def kind_of_device(device: torch.device) -> str:
@@ -321,28 +322,28 @@ def _tiles(
         last_full = tl.minimum(tl.maximum(last_full, first_full), last_block)
         if ROWS == 1:
             top, total, mixed = _attend(
-                top, total, mixed, first_block, last_block, mine, start, end, begin, stop, place, mains, rests,
-                unit, key_codes, key_scales, value_codes, value_scales, cells, bias_of_head, softcap, reach,
-                kv_head, True, KV_HEADS, DIM, VALUE_DIM, KEYS, VALUES, SHARED, REST, REST_TILE, KEY_TILE,
+                top, total, mixed, first_block, last_block, mine, start, end, begin, stop, place, mains,
+                rests, unit, key_codes, key_scales, value_codes, value_scales, cells, bias_of_head, softcap,
+                reach, kv_head, True, KV_HEADS, DIM, VALUE_DIM, KEYS, VALUES, SHARED, REST, REST_TILE, KEY_TILE,
                 VALUE_TILE, ROWS, BLOCK, PARTS, WIDEN, CAPPED,
             )  # fmt: skip
         else:
             top, total, mixed = _attend(
-                top, total, mixed, first_block, first_full, mine, start, end, begin, stop, place, mains, rests,
-                unit, key_codes, key_scales, value_codes, value_scales, cells, bias_of_head, softcap, reach,
-                kv_head, True, KV_HEADS, DIM, VALUE_DIM, KEYS, VALUES, SHARED, REST, REST_TILE, KEY_TILE,
+                top, total, mixed, first_block, first_full, mine, start, end, begin, stop, place, mains,
+                rests, unit, key_codes, key_scales, value_codes, value_scales, cells, bias_of_head, softcap,
+                reach, kv_head, True, KV_HEADS, DIM, VALUE_DIM, KEYS, VALUES, SHARED, REST, REST_TILE, KEY_TILE,
                 VALUE_TILE, ROWS, BLOCK, PARTS, WIDEN, CAPPED,
             )  # fmt: skip
             top, total, mixed = _attend(
-                top, total, mixed, first_full, last_full, mine, start, end, begin, stop, place, mains, rests,
-                unit, key_codes, key_scales, value_codes, value_scales, cells, bias_of_head, softcap, reach,
-                kv_head, False, KV_HEADS, DIM, VALUE_DIM, KEYS, VALUES, SHARED, REST, REST_TILE, KEY_TILE,
+                top, total, mixed, first_full, last_full, mine, start, end, begin, stop, place, mains,
+                rests, unit, key_codes, key_scales, value_codes, value_scales, cells, bias_of_head, softcap,
+                reach, kv_head, False, KV_HEADS, DIM, VALUE_DIM, KEYS, VALUES, SHARED, REST, REST_TILE, KEY_TILE,
                 VALUE_TILE, ROWS, BLOCK, PARTS, WIDEN, CAPPED,
             )  # fmt: skip
             top, total, mixed = _attend(
-                top, total, mixed, last_full, last_block, mine, start, end, begin, stop, place, mains, rests,
-                unit, key_codes, key_scales, value_codes, value_scales, cells, bias_of_head, softcap, reach,
-                kv_head, True, KV_HEADS, DIM, VALUE_DIM, KEYS, VALUES, SHARED, REST, REST_TILE, KEY_TILE,
+                top, total, mixed, last_full, last_block, mine, start, end, begin, stop, place, mains,
+                rests, unit, key_codes, key_scales, value_codes, value_scales, cells, bias_of_head, softcap,
+                reach, kv_head, True, KV_HEADS, DIM, VALUE_DIM, KEYS, VALUES, SHARED, REST, REST_TILE, KEY_TILE,
                 VALUE_TILE, ROWS, BLOCK, PARTS, WIDEN, CAPPED,
             )  # fmt: skip
         at = row.to(tl.int64) * HEADS + head
@@ -550,10 +551,9 @@ def _variant(
     sinks: bool = False,
     bias: bool = False,
     places: bool = False,
-    configuration: Configuration | None = None,
 ) -> Variant:
     """Return the form of `_tiles` that a call of `rows` rows compiles."""
-    chosen = configuration or choose(shape, rows, "cuda")
+    chosen = choose(shape, rows, "cuda")
     split, quantized = chosen.splits > 1, (shape.keys.is_quantized, shape.values.is_quantized)
     types: dict[str, str | None] = {
         "q": "*fp32", "key_codes": CODES[shape.keys], "key_scales": "*fp16" if quantized[0] else None,

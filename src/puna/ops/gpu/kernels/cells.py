@@ -36,9 +36,8 @@ def number_at(column, KIND: tl.constexpr):
     may have any order, and moving them apart costs more than reading the other factor in this one.
     """
     if KIND == Q4_0:
-        return column // 32 * 32 + column % 2 * 16 + column % 32 // 2
-    else:
-        return column
+        column = column // 32 * 32 + column % 2 * 16 + column % 32 // 2
+    return column
 
 
 @triton.jit
@@ -61,7 +60,7 @@ def read_tile(
 
     They are float32, bfloat16 or float16; quantised numbers are rounded to float16.
     """
-    if KIND == Q8_0 or KIND == Q4_0:
+    if KIND == Q8_0 or KIND == Q4_0:  # noqa: SIM109 - kernels know no tuples of constants
         BLOCKS: tl.constexpr = COLUMNS // 32
         blocks = tl.arange(0, BLOCKS)
         at = (cells * HEADS + head)[:, None] * (DIM // 32) + (BEGIN // 32 + blocks)[None, :]
@@ -77,9 +76,12 @@ def read_tile(
             numbers = tl.join((pairs & 15).to(tl.float16), (pairs >> 4).to(tl.float16))
             numbers = (tl.reshape(numbers, [CELLS, COLUMNS]) - 8.0).to(tl.float16)
         # After reshaping: Triton 3.6 fails where a reshaped tile is multiplied directly.
-        return numbers * tl.reshape(tl.broadcast_to(scale[:, :, None], [CELLS, BLOCKS, 32]), [CELLS, COLUMNS])
+        scale = tl.broadcast_to(scale[:, :, None], [CELLS, BLOCKS, 32])
+        numbers *= tl.reshape(scale, [CELLS, COLUMNS])
     else:
         columns = tl.arange(0, COLUMNS)
         at = (cells * HEADS + head)[:, None] * DIM + (BEGIN + columns)[None, :]
         numbers = tl.load(codes + at, listed[:, None] & (columns < WIDTH)[None, :], 0.0)
-        return numbers.to(tl.float32) if KIND == BF16 and WIDEN else numbers
+        if KIND == BF16 and WIDEN:
+            numbers = numbers.to(tl.float32)
+    return numbers

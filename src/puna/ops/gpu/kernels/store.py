@@ -108,7 +108,7 @@ def _codes_of(numbers, step, KIND: tl.constexpr):
     exact = tl.math.div_rn(numbers, divisor)
     # A number that is not finite has a step of 0, like a block of zeros.
     exact = tl.where(step[:, None] == 0.0, 0.0, tl.minimum(tl.maximum(exact, LOWEST), HIGHEST))
-    # Adding 1.5 * 2^23 leaves no bits for a fraction: the sum is rounded to the nearest integer, ties to even.
+    # Adding 1.5 * 2^23 leaves no bits for a fraction: the sum is rounded to an integer, ties to even.
     return ((exact + 12582912.0) - 12582912.0).to(tl.int32)
 
 
@@ -129,7 +129,7 @@ def _load(codes, scales, rows, result, SIZE: tl.constexpr, KIND: tl.constexpr, N
         numbers = bits.to(tl.float32, bitcast=True)
     else:
         numbers = tl.load(codes + cell * SIZE + at, inside, 0.0).to(tl.float32)
-    if KIND == Q8_0 or KIND == Q4_0:
+    if scales is not None:
         numbers *= tl.load(scales + cell * (SIZE // 32) + at // 32, inside, 0.0).to(tl.float32)
     tl.store(result + row * SIZE + at, numbers, inside)
 
