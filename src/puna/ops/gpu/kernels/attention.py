@@ -320,31 +320,14 @@ def _tiles(
         first_full = tl.minimum(tl.maximum(first_full, first_block), last_block)
         last_full = tl.min(tl.where(mine, end, NO_ENTRY), 0) // BLOCK
         last_full = tl.minimum(tl.maximum(last_full, first_full), last_block)
-        if ROWS == 1:
+        # The heads of a single row see the same.
+        bounds = (first_block, last_block if ROWS == 1 else first_full, last_full, last_block)
+        for phase in tl.static_range(1 if ROWS == 1 else 3):
             top, total, mixed = _attend(
-                top, total, mixed, first_block, last_block, mine, start, end, begin, stop, place, mains,
-                rests, unit, key_codes, key_scales, value_codes, value_scales, cells, bias_of_head, softcap,
-                reach, kv_head, True, KV_HEADS, DIM, VALUE_DIM, KEYS, VALUES, SHARED, REST, REST_TILE, KEY_TILE,
-                VALUE_TILE, ROWS, BLOCK, PARTS, WIDEN, CAPPED,
-            )  # fmt: skip
-        else:
-            top, total, mixed = _attend(
-                top, total, mixed, first_block, first_full, mine, start, end, begin, stop, place, mains,
-                rests, unit, key_codes, key_scales, value_codes, value_scales, cells, bias_of_head, softcap,
-                reach, kv_head, True, KV_HEADS, DIM, VALUE_DIM, KEYS, VALUES, SHARED, REST, REST_TILE, KEY_TILE,
-                VALUE_TILE, ROWS, BLOCK, PARTS, WIDEN, CAPPED,
-            )  # fmt: skip
-            top, total, mixed = _attend(
-                top, total, mixed, first_full, last_full, mine, start, end, begin, stop, place, mains,
-                rests, unit, key_codes, key_scales, value_codes, value_scales, cells, bias_of_head, softcap,
-                reach, kv_head, False, KV_HEADS, DIM, VALUE_DIM, KEYS, VALUES, SHARED, REST, REST_TILE, KEY_TILE,
-                VALUE_TILE, ROWS, BLOCK, PARTS, WIDEN, CAPPED,
-            )  # fmt: skip
-            top, total, mixed = _attend(
-                top, total, mixed, last_full, last_block, mine, start, end, begin, stop, place, mains,
-                rests, unit, key_codes, key_scales, value_codes, value_scales, cells, bias_of_head, softcap,
-                reach, kv_head, True, KV_HEADS, DIM, VALUE_DIM, KEYS, VALUES, SHARED, REST, REST_TILE, KEY_TILE,
-                VALUE_TILE, ROWS, BLOCK, PARTS, WIDEN, CAPPED,
+                top, total, mixed, bounds[phase], bounds[phase + 1], mine, start, end, begin, stop, place,
+                mains, rests, unit, key_codes, key_scales, value_codes, value_scales, cells, bias_of_head,
+                softcap, reach, kv_head, phase != 1, KV_HEADS, DIM, VALUE_DIM, KEYS, VALUES, SHARED, REST,
+                REST_TILE, KEY_TILE, VALUE_TILE, ROWS, BLOCK, PARTS, WIDEN, CAPPED,
             )  # fmt: skip
         at = row.to(tl.int64) * HEADS + head
         inside = (value_column < VALUE_DIM)[None, :]
