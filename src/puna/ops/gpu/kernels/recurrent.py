@@ -1,8 +1,8 @@
 """Layers with a state: short convolutions, linear attention and selective scans.
 
 Row t continues the sequence that began at row `starts[t]` from the state `sources[t]`, and leaves its state
-in `targets[t]` if that is not negative. Where a state depends on the one before it, the rows of a sequence are
-computed one after another, so that a row has the same bits however its sequence is split into batches.
+in `targets[t]` if that is not negative. Where a state depends on the one before it, the rows of a sequence
+are computed one after another, so that a row has the same bits however its sequence is split into batches.
 """
 
 from __future__ import annotations
