@@ -101,7 +101,7 @@ def test_bits_of_convolutions_do_not_depend_on_how_a_sequence_is_cut(
 
 @pytest.mark.usefixtures("segments")
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
-@pytest.mark.parametrize("shape", [(1, 1), (5, 3), (24, 77)], ids=str)
+@pytest.mark.parametrize("shape", [(1, 1), (20, 40)], ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 def test_attended_rows_and_memories_match_the_recurrence(
     gpu: Launchers, kind: str, shape: tuple[int, int], lengths: list[int]
@@ -135,7 +135,7 @@ def test_memories_inside_a_sequence_can_be_kept_and_the_last_dropped(gpu: Launch
 def test_bits_of_attention_do_not_depend_on_how_a_sequence_is_cut(
     gpu: Launchers, parts: list[int], kind: str
 ) -> None:
-    whole = test_linear_attention.Problem.random([7], heads=2, key_dim=24, value_dim=150, **KINDS[kind])
+    whole = test_linear_attention.Problem.random([7], heads=2, key_dim=24, value_dim=40, **KINDS[kind])
     states, again = whole.states.clone(), whole.states.clone()
     expected = whole.run(gpu, states)
     found, begin, place = [], 0, whole.places[0]
@@ -153,7 +153,7 @@ def test_bits_of_attention_do_not_depend_on_neighbours(
 ) -> None:
     monkeypatch.setattr(recurrent, "SEGMENTS", 2)
     together = test_linear_attention.Problem.random(
-        [9, 1, 4], heads=2, key_dim=20, value_dim=33, **KINDS[kind]
+        [9, 1, 4], heads=2, key_dim=20, value_dim=37, **KINDS[kind]
     )
     states = together.states.clone()
     found, begin = together.run(gpu, states), 0

@@ -201,6 +201,41 @@ def _attention_row(
     return query, key, value, decay, beta, probe, removal, start, source, target
 
 
+@triton.jit
+def _attend(
+    memory, given, skip, states, result, row, head, cell, column, inside, shown,
+    HEADS: tl.constexpr, KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, OF_KEYS: tl.constexpr,
+    DELTA: tl.constexpr, REMOVES: tl.constexpr,
+):  # fmt: skip
+    """Return the memory after a row that has `given`; store its result, and the memory if it has a target.
+
+    A row needs only sums over the memory M before it, which do not wait for one another: with the factors f =
+    exp(decay), M becomes f * M - outer(r, p @ M) + outer(k, added), so that the row's result, q @ M, is
+    (q * f) @ M - (q @ r) * (p @ M) + (q @ k) * added.
+    """
+    query, key, value, decay, beta, probe, removal, start, source, target = given
+    size: tl.constexpr = HEADS * KEY_DIM * VALUE_DIM
+    if start == row:
+        memory = tl.load(states + source.to(tl.int64) * size + cell, inside, 0.0)
+    factor = elementary.exp(decay)
+    factors = factor[:, None] if OF_KEYS else factor
+    answer = tl.sum((query * factor)[:, None] * memory, 0)
+    added = value
+    if DELTA:
+        added -= tl.sum((key * factor)[:, None] * memory, 0)
+    added *= beta
+    answer = tl.fma(tl.sum(query * key), added, tl.fma(skip, value, answer))
+    after = tl.fma(key[:, None], added[None, :], factors * memory)
+    if REMOVES:
+        lost = tl.sum(probe[:, None] * memory, 0)
+        answer = tl.fma(-tl.sum(query * removal), lost, answer)
+        after = tl.fma(-removal[:, None], lost[None, :], after)
+    tl.store(result + (row.to(tl.int64) * HEADS + head) * VALUE_DIM + column, answer, shown)
+    if target >= 0:
+        tl.store(states + target.to(tl.int64) * size + cell, after, inside)
+    return after
+
+
 @triton.jit(do_not_specialize=["rows", "segment"])
 def _linear_attention_kernel(
     queries, keys, values, decays, betas, skips, probes, removals, states, starts, sources, targets, result,
@@ -209,13 +244,9 @@ def _linear_attention_kernel(
     OF_KEYS: tl.constexpr, DELTA: tl.constexpr, TILED: tl.constexpr, KEYS: tl.constexpr,
     COLUMNS: tl.constexpr, SEARCH: tl.constexpr,
 ):  # fmt: skip
-    """Compute some columns of a head of the sequences of a segment.
-
-    A row needs only sums over the memory M before it, which do not wait for one another: with the factors f =
-    exp(decay), M becomes f * M - outer(r, p @ M) + outer(k, added), so that the row's result, q @ M, is
-    (q * f) @ M - (q @ r) * (p @ M) + (q @ k) * added.
-    """
+    """Compute some columns of a head of the sequences of a segment, with their memory in registers."""
     pieces: tl.constexpr = (VALUE_DIM + COLUMNS - 1) // COLUMNS
+    REMOVES: tl.constexpr = probes is not None
     head, piece = tl.program_id(1) // pieces, tl.program_id(1) % pieces
     key_head = head % KEY_HEADS if TILED else head * KEY_HEADS // HEADS
     i, column = tl.arange(0, KEYS), piece * COLUMNS + tl.arange(0, COLUMNS)
@@ -226,47 +257,38 @@ def _linear_attention_kernel(
     memory = tl.zeros((KEYS, COLUMNS), tl.float32)
     row, last = _rows_of_segment(starts, rows, segment, SEARCH)
     if row < last:
-        # Rows are loaded two ahead: the device's memory takes longer to answer than a row to compute.
-        now = _attention_row(
+        # Two rows are computed while the next two are loaded, which takes longer than to compute one.
+        first = _attention_row(
             queries, keys, values, decays, betas, probes, removals, starts, sources, targets, row, head,
             key_head, i, column, real, shown, HEADS, KEY_HEADS, KEY_DIM, VALUE_DIM, OF_KEYS,
         )  # fmt: skip
-        soon = _attention_row(
+        second = _attention_row(
             queries, keys, values, decays, betas, probes, removals, starts, sources, targets,
             tl.minimum(row + 1, last - 1), head, key_head, i, column, real, shown, HEADS, KEY_HEADS, KEY_DIM,
             VALUE_DIM, OF_KEYS,
         )  # fmt: skip
         while row < last:  # a `for` over bounds that a kernel computes is more than the interpreter can do
-            later = _attention_row(
+            third = _attention_row(
                 queries, keys, values, decays, betas, probes, removals, starts, sources, targets,
                 tl.minimum(row + 2, last - 1), head, key_head, i, column, real, shown, HEADS, KEY_HEADS,
                 KEY_DIM, VALUE_DIM, OF_KEYS,
             )  # fmt: skip
-            query, key, value, decay, beta, probe, removal, start, source, target = now
-            if start == row:
-                before = states + source.to(tl.int64) * (HEADS * KEY_DIM * VALUE_DIM)
-                memory = tl.load(before + cell, inside, 0.0)
-            factor = elementary.exp(decay)
-            answer = tl.sum((query * factor)[:, None] * memory, 0)
-            added = value
-            if DELTA:
-                added -= tl.sum((key * factor)[:, None] * memory, 0)
-            added *= beta
-            answer += tl.sum(query * key) * added + skip * value
-            factors = factor[:, None] if OF_KEYS else factor
-            if probes is not None:
-                lost = tl.sum(probe[:, None] * memory, 0)
-                answer -= tl.sum(query * removal) * lost
-                memory = factors * memory - removal[:, None] * lost[None, :] + key[:, None] * added[None, :]
-            else:
-                memory = factors * memory + key[:, None] * added[None, :]
-            at = (row.to(tl.int64) * HEADS + head) * VALUE_DIM + column
-            tl.store(result + at, answer, shown)
-            if target >= 0:
-                after = states + target.to(tl.int64) * (HEADS * KEY_DIM * VALUE_DIM)
-                tl.store(after + cell, memory, inside)
-            now, soon = soon, later
-            row += 1
+            fourth = _attention_row(
+                queries, keys, values, decays, betas, probes, removals, starts, sources, targets,
+                tl.minimum(row + 3, last - 1), head, key_head, i, column, real, shown, HEADS, KEY_HEADS,
+                KEY_DIM, VALUE_DIM, OF_KEYS,
+            )  # fmt: skip
+            memory = _attend(
+                memory, first, skip, states, result, row, head, cell, column, inside, shown, HEADS, KEY_DIM,
+                VALUE_DIM, OF_KEYS, DELTA, REMOVES,
+            )  # fmt: skip
+            if row + 1 < last:
+                memory = _attend(
+                    memory, second, skip, states, result, row + 1, head, cell, column, inside, shown, HEADS,
+                    KEY_DIM, VALUE_DIM, OF_KEYS, DELTA, REMOVES,
+                )  # fmt: skip
+            first, second = third, fourth
+            row += 2
 
 
 def linear_attention(
