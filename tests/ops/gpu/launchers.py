@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,9 +23,7 @@ class Launchers:
 
         def call(*args: Any, **named: Any) -> Any:
             there, named_there = self._sent(args), {key: self._sent(value) for key, value in named.items()}
-            # Numpy, in which the interpreter computes, warns of infinities and NaN.
-            with np.errstate(all="ignore"):
-                result = launch(*there, **named_there)
+            result = launch(*there, **named_there)
             for here, sent in zip(args, there, strict=True):
                 if isinstance(here, Tensor) and sent is not here:
                     here.copy_(sent)

@@ -23,8 +23,7 @@ def rotate(device: torch.device) -> Callable[[Tensor, Tensor, Rope], Tensor]:
 
     def run(x: Tensor, positions: Tensor, rope: Rope) -> Tensor:
         turned = x.to(device, copy=True)
-        with np.errstate(over="ignore"):  # angles wrap at a whole turn
-            rope_kernel.rope_(turned, positions.to(device), rope_kernel.Turns.of(rope, device))
+        rope_kernel.rope_(turned, positions.to(device), rope_kernel.Turns.of(rope, device))
         return turned.cpu()
 
     return run

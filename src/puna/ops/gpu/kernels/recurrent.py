@@ -16,7 +16,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from puna.ops.gpu.kernels import elementary
+from puna.ops.gpu.kernels import (
+    elementary,
+    interpreter,  # noqa: F401
+)
 from puna.ops.gpu.kernels.variant import Variant
 
 #: The most programs that share the rows of a batch. Each computes the sequences that begin in its segment.
@@ -267,7 +270,7 @@ def _linear_attention_kernel(
             tl.minimum(row + 1, last - 1), head, key_head, i, column, real, shown, HEADS, KEY_HEADS, KEY_DIM,
             VALUE_DIM, OF_KEYS,
         )  # fmt: skip
-        while row < last:  # a `for` over bounds that a kernel computes is more than the interpreter can do
+        while row < last:
             third = _attention_row(
                 queries, keys, values, decays, betas, probes, removals, starts, sources, targets,
                 tl.minimum(row + 2, last - 1), head, key_head, i, column, real, shown, HEADS, KEY_HEADS,
@@ -356,7 +359,7 @@ def _selective_scan_kernel(
     skip = tl.load(skips + channel, shown, 0.0)
     state = tl.zeros((ENTRIES_TILE, CHANNELS), tl.float32)
     row, last = _rows_of_segment(starts, rows, segment, SEARCH)
-    while row < last:  # a `for` over bounds that a kernel computes is more than the interpreter can do
+    while row < last:
         wide = row.to(tl.int64)
         if tl.load(starts + row) == row:
             source = tl.load(sources + row).to(tl.int64)
