@@ -17,10 +17,10 @@ class Layer:
     """Random experts on a device, and their values [count, out, in] in float64 on the host."""
 
     def __init__(
-        self, kind: GGMLType, device: torch.device, activation: str = "swiglu", count: int = 5, used: int = 3
+        self, kind: GGMLType, device: torch.device, activation: str = "swiglu", count: int = 3, used: int = 2
     ) -> None:
         self.count, self.used, self.activation, self.device = count, used, activation, device
-        self.columns, self.width, self.rows = (256, 256, 21) if kind.block_size == 256 else (96, 160, 21)
+        self.columns, self.width, self.rows = (256, 256, 5) if kind.block_size == 256 else (64, 32, 5)
         shapes = ((self.width, self.columns), (self.width, self.columns), (self.rows, self.width))
         self.matrices, self.values, self.biases = [], [], []
         for rows, columns in shapes:
@@ -79,7 +79,7 @@ TOLERANCES = {GGMLType.F32: 1e-6, GGMLType.BF16: 1e-4}
 
 
 @pytest.mark.parametrize("kind", ["Q4_K", "MXFP4", "BF16", "F32"])
-@pytest.mark.parametrize("tokens", [0, 1, 7, 40])
+@pytest.mark.parametrize("tokens", [0, 3, 18])
 def test_mixtures_match_their_definition(kind: str, tokens: int, device: torch.device) -> None:
     layer = Layer(GGMLType[kind], device)
     inputs = layer.inputs(tokens)
@@ -92,7 +92,7 @@ def test_mixtures_match_their_definition(kind: str, tokens: int, device: torch.d
 def test_activations_and_scaled_inputs_match_their_definition(
     activation: str, scale_inputs: bool, device: torch.device
 ) -> None:
-    layer = Layer(GGMLType.F32, device, activation, count=3, used=2)
+    layer = Layer(GGMLType.F32, device, activation)
     inputs = layer.inputs(2)
     error = relative_error(layer.apply(*inputs, scale_inputs), layer.exact(*inputs, scale_inputs))
     assert error < 1e-6
@@ -100,13 +100,13 @@ def test_activations_and_scaled_inputs_match_their_definition(
 
 @pytest.mark.parametrize("tokens", [3, 18])
 def test_scaled_inputs_of_quantised_experts_match_their_definition(tokens: int, device: torch.device) -> None:
-    layer = Layer(GGMLType.Q8_0, device, "squared_relu", count=3, used=2)
+    layer = Layer(GGMLType.Q8_0, device, "squared_relu")
     inputs = layer.inputs(tokens)
     assert relative_error(layer.apply(*inputs, True), layer.exact(*inputs, True)) < 1e-3
 
 
 @pytest.mark.parametrize("kind", ["Q6_K", "F32"])
-@pytest.mark.parametrize("tokens", [0, 4, 33])
+@pytest.mark.parametrize("tokens", [0, 4, 18])
 def test_each_row_passes_through_its_one_expert(kind: str, tokens: int, device: torch.device) -> None:
     layer = Layer(GGMLType[kind], device)
     x, chosen, _ = layer.inputs(tokens)
@@ -125,8 +125,8 @@ def test_all_tokens_may_choose_one_expert(device: torch.device) -> None:
 
 def test_a_token_does_not_depend_on_its_neighbours(device: torch.device) -> None:
     layer = Layer(GGMLType.Q8_0, device)
-    x, chosen, weights = layer.inputs(40)
-    for tokens, parts in ((12, ((0, 1), (3, 9))), (40, ((2, 20),))):
+    x, chosen, weights = layer.inputs(20)
+    for tokens, parts in ((12, ((0, 1), (3, 9))), (20, ((2, 19),))):
         together = layer.apply(x[:tokens], chosen[:tokens], weights[:tokens])
         for begin, end in parts:
             alone = layer.apply(x[begin:end], chosen[begin:end], weights[begin:end])

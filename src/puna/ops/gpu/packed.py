@@ -118,7 +118,10 @@ class PackedMatrix:
                 f"{data.numel()} bytes for a {type.name} matrix [{rows}, {columns}], "
                 f"expected {type.nbytes(rows * columns)}"
             )
-        stored = data.reshape(rows, data.numel() // max(rows, 1))
+        if not data.numel():
+            empty = data.new_empty((rows, 0), dtype=_FLOATS.get(type, torch.int16))
+            return cls(type, rows, columns, empty, empty, empty, empty, empty)
+        stored = data.reshape(rows, data.numel() // rows)
         if type not in FORMATS:
             stored, type = _converted(stored, type, columns)
         form = FORMATS[type]
@@ -126,10 +129,9 @@ class PackedMatrix:
             numbers = _pad(stored.view(_FLOATS[type]), form.chunk).contiguous()
             factors = torch.ones(rows, device=data.device)
             return cls(type, rows, columns, numbers, numbers, numbers, numbers, factors)
-        width = max(columns, 1)
-        step = max(1, _CHUNK_VALUES // width)
+        step = max(1, _CHUNK_VALUES // columns)
         pieces = [
-            _pack_rows(stored[begin : begin + step], type, form) for begin in range(0, max(rows, 1), step)
+            _pack_rows(stored[begin : begin + step], type, form) for begin in range(0, rows, step)
         ]
         codes = torch.cat([piece.codes for piece in pieces])
         high = torch.cat([piece.high for piece in pieces]) if pieces[0].high is not None else codes
@@ -255,7 +257,7 @@ def _pack_rows(stored: Tensor, type: GGMLType, form: Format) -> _Piece:
 
 def _powers(largest: Tensor) -> Tensor:
     """Return exponents [rows] that bring the largest of each row [rows, groups] just below `_LARGEST`."""
-    bounds = largest.amax(dim=1) if largest.shape[1] else largest.new_zeros(len(largest))
+    bounds = largest.amax(dim=1)
     usable = bounds.isfinite() & (bounds > 0)
     exponents = torch.frexp(torch.where(usable, bounds, _LARGEST)).exponent
     return torch.frexp(torch.tensor(_LARGEST)).exponent.item() - 1 - exponents
@@ -281,8 +283,7 @@ def _exponents(scales: Tensor) -> tuple[Tensor, Tensor]:
 
     `scales` are powers of two's exponents. What is 2^26 times smaller than the row's largest becomes 0.
     """
-    top = scales.amax(dim=1) if scales.shape[1] else scales.new_zeros(len(scales))
-    added = (_LARGEST_POWER - top).to(torch.int32)
+    added = (_LARGEST_POWER - scales.amax(dim=1)).to(torch.int32)
     # float16 subtracts 15 from its exponents.
     return (scales + added[:, None]).clamp(0, _LARGEST_POWER).to(torch.uint8), added - 15
 
@@ -320,12 +321,12 @@ def _pad(values: Tensor, multiple: int) -> Tensor:
 def _converted(stored: Tensor, type: GGMLType, columns: int) -> tuple[Tensor, GGMLType]:
     """Return rows uint8 [rows, bytes] as float16, or as float32 if that cannot hold them, and the type."""
     host = stored.cpu().numpy()
-    step = max(1, _CHUNK_VALUES // max(columns, 1))
+    step = max(1, _CHUNK_VALUES // columns)
 
     def converted(number: torch.dtype) -> Tensor:
         pieces = [
             torch.from_numpy(dequantize(host[begin : begin + step], type)).to(number)
-            for begin in range(0, max(len(host), 1), step)
+            for begin in range(0, len(host), step)
         ]
         return torch.cat(pieces).to(stored.device)
 

@@ -176,6 +176,8 @@ def multiply(
     out = torch.empty((count, rows), device=x.values.device)
     if not out.numel():
         return out
+    if not weight.columns:
+        return out.copy_(torch.zeros_like(out) if bias is None else bias)
     few = x.rows <= FEW_ROWS if groups is None else groups.few
     if weight.type is GGMLType.F32:
         _multiply_exactly(x, weight, bias, out, groups, few)
