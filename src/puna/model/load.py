@@ -12,11 +12,10 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from puna.errors import ModelError, UnsupportedModelError, shown
+from puna.errors import InsufficientMemoryError, ModelError, UnsupportedModelError, shown
 from puna.gguf import GGUFFile, open_gguf
 from puna.kvcache.cache import Cache
 from puna.kvcache.types import F16_TYPES, KVTypes
-from puna.machine import available_memory
 from puna.model.adapters.adapters import (
     Adapters,
     adapter_bytes,
@@ -37,7 +36,7 @@ from puna.model.memory import (
 )
 from puna.model.pooling import Pooling, read_pooling, read_ranking
 from puna.model.stages import ModelStage
-from puna.ops import Array, Backend, ExpertWeights, Weight, default_backend
+from puna.ops import Array, Backend, ExpertWeights, Weight, backends, default_backend
 from puna.options import AUTO, PUNA, AdapterFile, Placement
 from puna.tokenizer import Tokenizer, tokenizer_from_gguf
 from puna.vision.tower import VisionTower
@@ -143,24 +142,35 @@ def load_model(
     """Open, check and load the model at `path`, and the draft model at `draft`.
 
     The vision tower is in the same file, or at `projector`. Each request may name any of `adapters`. Puna's
-    own engine computes with `ops`, by default `default_backend()`. `progress` is called with (bytes done,
+    own engine computes with `ops`, by default the first of `backends()` that has the memory. `progress` is called with (bytes done,
     bytes in total) while the weights of the first model are read.
 
     Raises `GGUFError` (damaged file), `UnsupportedModelError`, `ModelError` (missing or misshapen
     tensors), `TokenizerError`, `InsufficientMemoryError`, `UnavailableError` (llama.cpp is not installed) and
     `NotSupportedError` (the heads do not fill the blocks of a quantised cache).
     """
-    ops = ops or default_backend()
+    warnings: tuple[str, ...] = ()
     with contextlib.ExitStack() as opened:
         file = opened.enter_context(open_gguf(path))
         beside_it = opened.enter_context(open_gguf(projector)) if projector else None
-        forecast = forecast_for(
-            file, settings.cache_types, ops, beside_it, engine=settings.engine, placement=settings.placement,
-            prediction_heads=settings.prediction_heads and not draft, layers=settings.layers,
-        )  # fmt: skip
-        pairs = _admit(file, forecast, settings, ops, draft, adapters)
+        others = [ops] if ops is not None else backends(gpu=settings.placement.num_gpu != 0)
+        while True:
+            ops = others.pop(0)
+            forecast = forecast_for(
+                file, settings.cache_types, ops, beside_it, engine=settings.engine,
+                placement=settings.placement, prediction_heads=settings.prediction_heads and not draft,
+                layers=settings.layers,
+            )  # fmt: skip
+            try:
+                pairs = _admit(file, forecast, settings, ops, draft, adapters)
+                break
+            except InsufficientMemoryError as error:
+                if not others:
+                    raise
+                warnings = (f"the processor computes this model, which does not fit the GPU: {error}",)
         if isinstance(forecast, Forecast):
             loaded = _load(file, forecast, ops, progress)
+            loaded.warnings += warnings
             if adapters:
                 loaded.adapters = load_adapters(adapters, pairs, cast("TextModel", loaded.model))
         else:
@@ -219,7 +229,7 @@ def _admit(
     sizes = {"context": settings.context, "parallel": settings.parallel, "batch": settings.batch_size}
     needs = forecast.table(**sizes)
     check_count(adapters)
-    draft_bytes, free = 0, available_memory() - settings.reserved
+    draft_bytes, free = 0, ops.available_memory(settings.reserved)
     if draft:
         with open_gguf(draft) as guesser:
             draft_needs = forecast_for(guesser, settings.cache_types, ops, prediction_heads=False)
@@ -251,7 +261,14 @@ def _load(file: GGUFFile, forecast: Forecast, ops: Backend, progress: ProgressCa
         vision = _load_vision(forecast.vision, source, tokenizer)
     pooling = None if model.encodes_prompts else read_pooling(file, generates=model.generates)
     loaded = LoadedModel(
-        file.path, model, tokenizer, forecast.trained_context, forecast.weight_bytes, pooling, vision=vision
+        file.path,
+        model,
+        tokenizer,
+        forecast.trained_context,
+        forecast.weight_bytes,
+        pooling,
+        vram_bytes=forecast.vram_bytes,
+        vision=vision,
     )
     loaded.ranking = read_ranking(file, model.ranks_by)
     template = file.metadata.get("tokenizer.chat_template.rerank")

@@ -118,6 +118,9 @@ class MemoryForecast(ABC):
         self.trained_context: int = scalar(file, "context_length", 0)
         self._name = file.path.name
 
+    #: The memory that a model needs most of, for errors.
+    _kind = "system"
+
     @property
     @abstractmethod
     def weight_bytes(self) -> int:
@@ -161,7 +164,7 @@ class MemoryForecast(ABC):
             advice += f"num_ctx {min(alone, table.context)} with one request at a time"
         context = f"{table.parallel} x {table.context}" if table.parallel > 1 else f"{table.context}"
         raise InsufficientMemoryError(
-            f"model requires more system memory ({size_text(table.host)}) than is available "
+            f"model requires more {self._kind} memory ({size_text(table.host)}) than is available "
             f"({size_text(available)}{beside}): weights {size_text(table.weights)}, {context} tokens of "
             f"context {size_text(table.cache + table.bookkeeping)}, activations of {table.batch} tokens "
             f"{size_text(table.activations)}; {advice} ({self._name})",
@@ -195,6 +198,8 @@ class Forecast(MemoryForecast):
         super().__init__(file)
         ops = ops or default_backend()
         self._device = ops.device
+        if ops.device != Backend.device:
+            self._kind = ops.device
         self.architecture = model_for(file.architecture)
         options = self.architecture.read_options(file)
         options = options if prediction_heads else options.without_heads()
@@ -233,6 +238,10 @@ class Forecast(MemoryForecast):
     def weight_bytes(self) -> int:
         seeing = self.vision.file_bytes if self.vision is not None else 0
         return sum(tensor.nbytes for tensor in self._tensors) + seeing
+
+    @property
+    def vram_bytes(self) -> int:
+        return 0 if self._device == Backend.device else self.weight_bytes
 
     def table(self, *, context: int, parallel: int, batch: int) -> MemoryTable:
         context = min(context, self.trained_context or context)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import warnings
 from functools import cache
+from importlib.util import find_spec
 
 from puna.config import env
-from puna.errors import OptionError
+from puna.errors import OptionError, UnavailableError
 from puna.ops.array import Array, IndexBuffer
 from puna.ops.backend import Backend
 from puna.ops.experts import ExpertNetworks, ExpertWeights, Routing
@@ -28,9 +31,12 @@ __all__ = [
     "Weight",
     "Yarn",
     "backend_named",
+    "backends",
     "default_backend",
     "missing_kernels",
 ]
+
+_log = logging.getLogger("puna.ops")
 
 _NAMES = ("reference", "cpu", "gpu")
 
@@ -84,3 +90,25 @@ def default_backend() -> Backend:
     """Return the backend `PUNA_OPS` names, or else `cpu`; without kernels, `reference` with a warning."""
     wanted = env("OPS")
     return backend_named(wanted) if wanted else _best_backend()
+
+
+def backends(*, gpu: bool = True) -> list[Backend]:
+    """Return the backends a model may be loaded with, the best first.
+
+    That is the one `PUNA_OPS` names, or else the GPU's, if there is one and `gpu`, and the default.
+    """
+    found = _usable_gpu() if gpu and not env("OPS") else None
+    return [default_backend()] if found is None else [found, default_backend()]
+
+
+@cache
+def _usable_gpu() -> Backend | None:
+    """Return the backend of the GPU, if it can be used. Without a driver, torch is not even imported."""
+    has_driver = any(map(os.path.exists, ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")))
+    if not has_driver or not all(map(find_spec, ("torch", "triton"))):
+        return None
+    try:
+        return backend_named("gpu")
+    except UnavailableError as error:
+        _log.info("no GPU is used: %s", error)
+        return None

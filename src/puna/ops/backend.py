@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from puna import machine
 from puna.ops import sampling
 
 if TYPE_CHECKING:
@@ -412,6 +413,13 @@ class Backend(ABC):
         """
         if count < 0:
             raise ValueError(f"the number of threads must be positive, or 0 for automatic, not {count}")
+
+    def available_memory(self, promised: int = 0) -> int:
+        """Return how many bytes weights and caches may still take where they are kept.
+
+        `promised` bytes of the machine's own memory are for other processes.
+        """
+        return machine.available_memory() - promised
 
     def keep_freed_memory(self) -> None:
         """Make this process keep freed memory for reuse, if that makes computing faster."""

@@ -27,7 +27,7 @@ from puna.kvcache.cache import Picturing
 from puna.kvcache.contents import Contents
 from puna.kvcache.types import KVTypes
 from puna.machine import allow_memory, is_out_of_memory, memory_is_short
-from puna.model.load import LoadSettings, load_model, load_stage
+from puna.model.load import LoadedModel, LoadSettings, load_model, load_stage
 from puna.model.split.model import SplitModel
 from puna.ops import default_backend, missing_kernels
 from puna.options import PUNA, AdapterFile, drafts_itself
@@ -231,8 +231,7 @@ def _adapters_named(adapters: Iterable[AdapterFile]) -> Iterator[None]:
 
 
 def _load(request: Load, channel: _Parent) -> ChatModel:
-    ops = default_backend()
-    ops.set_threads(request.num_thread)
+    default_backend().set_threads(request.num_thread)
     facts = facts_at(Path(request.path)) or ModelFacts()
     renderer = Renderer()
     if not facts.embeds:
@@ -244,7 +243,7 @@ def _load(request: Load, channel: _Parent) -> ChatModel:
             draft=request.draft,
             projector=request.projector,
             adapters=request.adapters,
-            ops=ops,
+            ops=None if request.split is None else default_backend(),
             progress=_reporting(channel),
         )
     if request.split is not None:
@@ -318,12 +317,18 @@ def _loaded(engine: Engine) -> Loaded:
         cache_bytes=engine.cache_bytes,
         kernels=loaded.ops.kernels if own else "ggml",
         engine=loaded.model.engine,
-        vram_bytes=loaded.vram_bytes,
+        vram_bytes=loaded.vram_bytes + (engine.cache_bytes if own and loaded.vram_bytes else 0),
         max_context=engine.room.max_context,
         trained_context=loaded.trained_context,
         exact_context=loaded.model.exact_context,
-        warnings=(problem,) if own and (problem := missing_kernels()) else loaded.warnings,
+        warnings=_warnings(loaded),
     )
+
+
+def _warnings(loaded: LoadedModel) -> tuple[str, ...]:
+    on_host = loaded.model.engine == PUNA and not loaded.vram_bytes
+    problem = missing_kernels() if on_host else ""
+    return (problem, *loaded.warnings) if problem else loaded.warnings
 
 
 def _take(frame: Frame[ToRunner], model: ChatModel, preparing: Preparing, channel: _Parent) -> None:

@@ -130,9 +130,7 @@ class PackedMatrix:
             factors = torch.ones(rows, device=data.device)
             return cls(type, rows, columns, numbers, numbers, numbers, numbers, factors)
         step = max(1, _CHUNK_VALUES // columns)
-        pieces = [
-            _pack_rows(stored[begin : begin + step], type, form) for begin in range(0, rows, step)
-        ]
+        pieces = [_pack_rows(stored[begin : begin + step], type, form) for begin in range(0, rows, step)]
         codes = torch.cat([piece.codes for piece in pieces])
         high = torch.cat([piece.high for piece in pieces]) if pieces[0].high is not None else codes
         scales = torch.cat([piece.scales for piece in pieces], dim=1)

@@ -55,6 +55,13 @@ class TorchBackend(Backend):
     def kernels(self) -> str:
         return f"torch on {self.place}"
 
+    def available_memory(self, promised: int = 0) -> int:
+        if self.place.type == "cpu":
+            return super().available_memory(promised)
+        free, _ = torch.cuda.mem_get_info(self.place)
+        unused = torch.cuda.memory_reserved(self.place) - torch.cuda.memory_allocated(self.place)
+        return free + unused
+
     # --- arrays ----------------------------------------------------------------------------------------
 
     def array(self, values: NDArray[Any]) -> Tensor:
