@@ -139,7 +139,7 @@ def alternatives(base: Configuration, decoding: bool) -> Iterator[Configuration]
     """Yield other configurations to compare with the default."""
     if decoding:
         for block, warps, stages in (
-            (32, 4, 4), (32, 2, 4), (64, 4, 2), (64, 4, 4), (64, 8, 3), (128, 4, 2), (128, 4, 3), (128, 8, 3),
+            (64, 4, 3), (64, 4, 7), (64, 8, 5), (32, 4, 5), (32, 4, 7), (32, 2, 7), (128, 4, 3), (128, 8, 5),
         ):  # fmt: skip
             yield replace(base, block=block, warps=warps, stages=stages)
         yield replace(base, splits=32)
@@ -148,8 +148,8 @@ def alternatives(base: Configuration, decoding: bool) -> Iterator[Configuration]
         yield replace(base, parts=1)
     else:
         for queries, block, warps, stages in (
-            (128, 64, 4, 3), (128, 64, 8, 2), (128, 64, 8, 4), (128, 128, 8, 2), (128, 32, 8, 4),
-            (64, 64, 4, 2), (64, 64, 4, 3), (64, 128, 4, 2),
+            (128, 64, 8, 3), (128, 64, 4, 3), (128, 128, 8, 3), (128, 32, 8, 5), (128, 32, 8, 7),
+            (64, 64, 4, 3), (64, 64, 4, 5), (64, 32, 4, 5),
         ):  # fmt: skip
             yield replace(base, queries=queries, block=block, warps=warps, stages=stages)
 

@@ -48,7 +48,7 @@ class Configuration:
     least: int  # blocks, at least, for each of them
     parts: int  # numbers of the keys' type whose sum stands for a query or a share
     warps: int
-    stages: int
+    stages: int  # Triton gives half of them to the table, from which addresses come: 5 are 2 blocks in flight
     alone: bool = False  # a tile has the heads of one row only
 
 
@@ -197,13 +197,13 @@ def choose(shape: Shape, rows: int, device: str) -> Configuration:
         # About four programs for each multiprocessor if a single row is decoded.
         splits = min(64, max(8, triton.next_power_of_2(512 // programs)))
         block = 16 if wide > 512 else 32 if wide > 128 or float32 else 64
-        return Configuration(queries, block, splits, 2, 3 if bfloat16 else 2, 4, 3, alone=True)
+        return Configuration(queries, block, splits, 2, 3 if bfloat16 else 2, 4, 5, alone=True)
     splits = 16 if rows <= SHORT_ROWS else 1
     parts = 2 if bfloat16 else 1
     if float32:
         return Configuration(64, 32, splits, 4, 1, 4 if wide <= 128 else 8, 2)
     if wide <= 128:
-        return Configuration(128, 64, splits, 4, parts, 8, 3)
+        return Configuration(128, 64, splits, 4, parts, 8, 3 if bfloat16 else 5)
     if wide <= 256:
         return Configuration(128, 32, splits, 4, parts, 8, 2)
     return Configuration(64, 32, splits, 4, parts, 8, 2)
