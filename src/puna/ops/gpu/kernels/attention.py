@@ -191,22 +191,24 @@ def choose(shape: Shape, rows: int, device: str) -> Configuration:
         if alone:
             return Configuration(16, 16, 4, 2, 3 if bfloat16 else 2, 4, 1, alone=True)
         return Configuration(32, 16, 2 if rows <= SHORT_ROWS else 1, 2, 2 if bfloat16 else 1, 4, 1)
+    latent = wide > 256  # tiles of 512 values leave room for few rows
     if alone:
-        queries = min(64, max(16, triton.next_power_of_2(shape.group)))
+        queries = 16 if latent else min(64, max(16, triton.next_power_of_2(shape.group)))
         programs = shape.kv_heads * triton.cdiv(shape.group, queries)
         # About four programs for each multiprocessor if a single row is decoded.
         splits = min(64, max(8, triton.next_power_of_2(512 // programs)))
-        block = 16 if wide > 512 else 32 if wide > 128 or float32 else 64
-        return Configuration(queries, block, splits, 2, 3 if bfloat16 else 2, 4, 5, alone=True)
+        block = 16 if latent else 32 if wide > 128 or float32 else 64
+        stages = 2 if latent and float32 else 5
+        return Configuration(queries, block, splits, 2, 3 if bfloat16 else 2, 4, stages, alone=True)
     splits = 16 if rows <= SHORT_ROWS else 1
     parts = 2 if bfloat16 else 1
+    if latent:
+        return Configuration(16 if float32 else 32, 16 if float32 else 32, splits, 4, parts, 8, 2)
     if float32:
         return Configuration(64, 32, splits, 4, 1, 4 if wide <= 128 else 8, 2)
     if wide <= 128:
         return Configuration(128, 64, splits, 4, parts, 8, 3 if bfloat16 else 5)
-    if wide <= 256:
-        return Configuration(128, 32, splits, 4, parts, 8, 2)
-    return Configuration(64, 32, splits, 4, parts, 8, 2)
+    return Configuration(128, 32, splits, 4, parts, 8, 2)
 
 
 # Forms that differ by the alignment of a view, or by whether a size is 1, would be compiled for nothing.
