@@ -5,12 +5,12 @@ A packed matrix has up to five planes. For a row with chunks of 128 columns (256
 - `codes` int16 [rows, chunks, words]: word k has the codes of columns k, 32 + k, 64 + k, ... of the chunk,
   the first in its lowest bits. Codes of 8 bits take two sets of 32 words. These are the lowest four of 5 or
   6 bits, and the lowest two of 3.
-- `high` uint8 [rows, chunks, 32]: the upper bits, in the same order.
-- `scales` [groups, rows]: one for every 32 columns, float16 or, for MXFP4, the exponent of a float16 power of
-  two; int32 of two float16 where there is an offset, too. K formats have 8-bit integers for each 16 or 32
-  columns, four of them in an int32.
-- `supers` [columns / 256, rows]: the float16 unit of these integers, or int32 of two float16: units of scales
-  and of minima.
+- `high` int16 [rows, chunks / 2, 32]: the upper bits in the same order, those of two chunks in a word.
+- `scales` int32 [groups, rows]: for every 64 columns two float16 scales; or for every 32 a float16 scale and
+  an offset; or for every 128 four exponents of MXFP4, as float16 has them; or the integers of K formats,
+  which have 8 bits here, for each 16 or 32 columns.
+- `supers` [columns / 256, rows]: the float32 unit of these integers, or an int32 of two float16, the units of
+  scales and of minima.
 - `factors` float32 [rows]: powers of two that rows were divided by, so that every weight is a float16 number
   of normal size.
 
@@ -33,8 +33,8 @@ _CHUNK_VALUES = 1 << 25
 #: The largest weight of a row is between half of this and this. float16 ends at 65504; below 1/16 it
 #: has fewer digits than above.
 _LARGEST = 2.0**11
-#: The exponent that the largest MXFP4 scale of a row gets: twelve times this power is below 65504.
-_LARGEST_POWER = 26
+#: The exponent of the largest MXFP4 scale of a row: the last one of float16. Levels count units of 2^-15.
+_LARGEST_POWER = 30
 
 
 @dataclass(frozen=True)
@@ -148,6 +148,8 @@ def packed_bytes(type: GGMLType, shape: tuple[int, ...]) -> int:
     form = FORMATS[kind]
     padded = -(-columns // form.chunk) * form.chunk
     bits = padded * form.bits
+    if form.bits in (3, 5, 6) and padded // form.chunk % 2:
+        bits += 32 * 8  # upper bits are stored for pairs of chunks
     match form.scales:
         case "half":
             bits += padded // 32 * 16
@@ -156,11 +158,11 @@ def packed_bytes(type: GGMLType, shape: tuple[int, ...]) -> int:
         case "exponent":
             bits += padded // 32 * 8
         case "bytes":
-            bits += padded // 32 * 8 + -(-padded // 256) * 16
+            bits += padded // 32 * 8 + -(-padded // 256) * 32
         case "bytes_affine":
             bits += padded // 32 * 16 + -(-padded // 256) * 32
         case "halves":
-            bits += padded // 16 * 8 + -(-padded // 256) * 16
+            bits += padded // 16 * 8 + -(-padded // 256) * 32
         case "halves_affine":
             bits += padded // 16 * 8 + -(-padded // 256) * 32
     return rows * (bits // 8 + 4)
@@ -210,7 +212,7 @@ def _pack_rows(stored: Tensor, type: GGMLType, form: Format) -> _Piece:
     supers: Tensor | None = None
     if form.scales == "exponent":
         scales, powers = _exponents(fields.scales)
-        scales = padded(scales)
+        scales = _four_bytes(padded(scales))
     else:
         top = {"iq4": 127.0}.get(str(form.levels), float(2**form.bits))
         unit = 1.0 if fields.unit is None else fields.unit.repeat_interleave(256 // groups, dim=1)
@@ -225,14 +227,15 @@ def _pack_rows(stored: Tensor, type: GGMLType, form: Format) -> _Piece:
         powers = _powers(largest)
         match form.scales:
             case "half":
-                scales = padded(_halves(fields.scales, powers))
+                halves = padded(_halves(fields.scales, powers))
+                scales = halves.view(torch.int32)
             case "affine":
                 assert fields.minima is not None
                 scales = padded(_pairs(_halves(fields.scales, powers), _halves(-fields.minima, powers)))
             case "bytes" | "halves":
                 assert fields.unit is not None
                 scales = _four_bytes(padded(fields.scales + 128))
-                supers = _halves(fields.unit, powers)
+                supers = torch.ldexp(fields.unit, powers[:, None])
             case _:
                 assert fields.unit is not None
                 assert fields.minima is not None
@@ -277,13 +280,13 @@ def _four_bytes(values: Tensor) -> Tensor:
 
 
 def _exponents(scales: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the exponents of float16 powers of two uint8 [rows, groups], and what was added [rows].
+    """Return the exponents of float16 powers of two uint8 [rows, groups], and those of the rows' factors.
 
-    `scales` are powers of two's exponents. What is 2^26 times smaller than the row's largest becomes 0.
+    `scales` are exponents of powers of two. A scale 2^30 times smaller than the row's largest becomes 0.
     """
     added = (_LARGEST_POWER - scales.amax(dim=1)).to(torch.int32)
-    # float16 subtracts 15 from its exponents.
-    return (scales + added[:, None]).clamp(0, _LARGEST_POWER).to(torch.uint8), added - 15
+    # float16 subtracts 15 from its exponents, and levels are 2^15 times smaller than they count.
+    return (scales + added[:, None]).clamp(0, _LARGEST_POWER).to(torch.uint8), added - 30
 
 
 def _words(codes: Tensor, bits: int) -> tuple[Tensor, Tensor | None]:
@@ -299,15 +302,20 @@ def _words(codes: Tensor, bits: int) -> tuple[Tensor, Tensor | None]:
             total = (total & 0x7FFF) - (total & 0x8000)
         return total.to(type).reshape(len(values), -1)
 
+    def upper(values: Tensor, width: int) -> Tensor:
+        bytes = words(values, width, torch.uint8).reshape(len(values), -1, 32)
+        pairs = _pad(bytes.transpose(1, 2).reshape(-1, bytes.shape[1]), 2).reshape(len(values), 32, -1)
+        return pairs.view(torch.int16).transpose(1, 2).contiguous().reshape(len(values), -1)
+
     match bits:
         case 2 | 4 | 8:
             return words(codes, bits, torch.int16), None
         case 3:
-            return words(codes & 3, 2, torch.int16), words(codes >> 2, 1, torch.uint8)
+            return words(codes & 3, 2, torch.int16), upper(codes >> 2, 1)
         case 5:
-            return words(codes & 15, 4, torch.int16), words(codes >> 4, 1, torch.uint8)
+            return words(codes & 15, 4, torch.int16), upper(codes >> 4, 1)
         case _:
-            return words(codes & 15, 4, torch.int16), words(codes >> 4, 2, torch.uint8)
+            return words(codes & 15, 4, torch.int16), upper(codes >> 4, 2)
 
 
 def _pad(values: Tensor, multiple: int) -> Tensor:

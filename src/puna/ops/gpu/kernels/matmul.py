@@ -33,7 +33,7 @@ from torch import Tensor
 
 from puna.gguf import GGMLType
 from puna.ops.gpu.kernels import interpreter  # noqa: F401
-from puna.ops.gpu.kernels.formats import INTERPRETED, tile
+from puna.ops.gpu.kernels.formats import INTERPRETED, tile, tiles_in_chunk
 from puna.ops.gpu.kernels.variant import Variant
 from puna.ops.gpu.packed import PackedMatrix
 
@@ -231,7 +231,8 @@ _UNPACKED_ROWS = 32
 
 def _constants(weight: PackedMatrix) -> dict[str, Any]:
     form = weight.format
-    return {"BITS": form.bits, "SCALES": form.scales, "LEVELS": form.levels}
+    ptx = weight.codes.is_cuda and torch.version.hip is None
+    return {"BITS": form.bits, "SCALES": form.scales, "LEVELS": form.levels, "PTX": ptx}
 
 
 def splits(rows: int, chunks: int, matrices: int = 1, tiles: FewTiles = FEW) -> int:
@@ -436,6 +437,7 @@ def _few_rows(
     BITS: tl.constexpr,
     SCALES: tl.constexpr,
     LEVELS: tl.constexpr,
+    PTX: tl.constexpr,
     PARTS: tl.constexpr,
     BIAS: tl.constexpr,
     SPLITS: tl.constexpr,
@@ -451,7 +453,7 @@ def _few_rows(
     way = tl.arange(0, WAYS)[:, None, None]
     own = tl.minimum(n, rows - 1) + expert * rows
     row = own.to(tl.int64)[None, :, None]
-    TILES: tl.constexpr = 8 if BITS == 5 or BITS == 3 or BITS == 2 else 4
+    TILES: tl.constexpr = tiles_in_chunk(BITS)
     steps = tl.cdiv(chunks, WAYS)
     per_split = tl.cdiv(steps, SPLITS)
     end = tl.minimum((split + 1) * per_split, steps)
@@ -466,7 +468,7 @@ def _few_rows(
         for j in tl.static_range(TILES):
             weights = tile(
                 codes, high, scales, supers, row, all_rows, chunk, chunks, k[None, None, :], j, BITS, SCALES,
-                LEVELS, tl.float16,
+                LEVELS, tl.float16, PTX,
             )  # fmt: skip
             for i in tl.static_range(PARTS):
                 given = tl.load(x_chunk + 32 * j + i * part, mask=inside, other=0.0)
@@ -520,6 +522,7 @@ def _many_rows(
     BITS: tl.constexpr,
     SCALES: tl.constexpr,
     LEVELS: tl.constexpr,
+    PTX: tl.constexpr,
     PARTS: tl.constexpr,
     BIAS: tl.constexpr,
     N: tl.constexpr,
@@ -531,7 +534,7 @@ def _many_rows(
     k = tl.arange(0, 32)
     own = tl.minimum(n, rows - 1) + expert * rows
     row = own.to(tl.int64)[:, None]
-    TILES: tl.constexpr = 8 if BITS == 5 or BITS == 3 or BITS == 2 else 4
+    TILES: tl.constexpr = tiles_in_chunk(BITS)
     end = chunks
     if GROUPED:  # an unused tile reads nothing
         end = tl.where(tl.load(tiles + 3 * tl.program_id(1) + 2) > 0, chunks, 0)
@@ -541,7 +544,7 @@ def _many_rows(
         for j in tl.static_range(TILES):
             weights = tile(
                 codes, high, scales, supers, row, all_rows, chunk, chunks, k[None, :], j, BITS, SCALES,
-                LEVELS, tl.float16,
+                LEVELS, tl.float16, PTX,
             )  # fmt: skip
             for i in tl.static_range(PARTS):
                 total = dot(weights, tl.load(x_chunk + 32 * j + i * part), total)
@@ -706,6 +709,7 @@ def _unpack(
     BITS: tl.constexpr,
     SCALES: tl.constexpr,
     LEVELS: tl.constexpr,
+    PTX: tl.constexpr,
     ROWS: tl.constexpr,
     OUT: tl.constexpr,
 ):
@@ -718,7 +722,7 @@ def _unpack(
         row = tl.load(tokens + n, mask=inside, other=0).to(tl.int64)
     else:
         row = begin + tl.minimum(n, count - 1).to(tl.int64)
-    TILES: tl.constexpr = 8 if BITS == 5 or BITS == 3 or BITS == 2 else 4
+    TILES: tl.constexpr = tiles_in_chunk(BITS)
     for j in tl.static_range(TILES):
         values = tile(
             codes,
@@ -735,6 +739,7 @@ def _unpack(
             SCALES,
             LEVELS,
             OUT,
+            PTX,
         )
         if GATHERED:
             values *= tl.load(factors + row)[:, None]
