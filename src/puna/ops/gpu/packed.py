@@ -132,13 +132,20 @@ class PackedMatrix:
         step = max(1, _CHUNK_VALUES // columns)
         pieces = [_pack_rows(stored[begin : begin + step], type, form) for begin in range(0, rows, step)]
         codes = torch.cat([piece.codes for piece in pieces])
-        high = torch.cat([piece.high for piece in pieces]) if pieces[0].high is not None else codes
+        high = [piece.high for piece in pieces if piece.high is not None]
         scales = torch.cat([piece.scales for piece in pieces], dim=1)
-        supers = (
-            torch.cat([piece.supers for piece in pieces], dim=1) if pieces[0].supers is not None else codes
-        )
+        supers = [piece.supers for piece in pieces if piece.supers is not None]
         factors = torch.cat([piece.factors for piece in pieces])
-        return cls(type, rows, columns, codes, high, scales, supers, factors)
+        return cls(
+            type,
+            rows,
+            columns,
+            codes,
+            torch.cat(high) if high else codes,
+            scales,
+            torch.cat(supers, dim=1) if supers else codes,
+            factors,
+        )
 
 
 def packed_bytes(type: GGMLType, shape: tuple[int, ...]) -> int:
@@ -235,7 +242,7 @@ def _pack_rows(stored: Tensor, type: GGMLType, form: Format) -> _Piece:
             case "bytes" | "halves":
                 assert fields.unit is not None
                 scales = _four_bytes(padded(fields.scales + 128))
-                supers = torch.ldexp(fields.unit, powers[:, None])
+                supers = fields.unit * _power_of_two(powers)[:, None]
             case _:
                 assert fields.unit is not None
                 assert fields.minima is not None
@@ -246,13 +253,12 @@ def _pack_rows(stored: Tensor, type: GGMLType, form: Format) -> _Piece:
                 else:
                     scales = _four_bytes(fields.scales + 16 * fields.minima)
                 supers = _pairs(_halves(fields.unit, powers), _halves(fields.minimum_unit, powers))
-    ones = torch.ones_like(powers, dtype=torch.float32)
     return _Piece(
         codes,
         high,
         scales.t().contiguous(),
         None if supers is None else supers.t().contiguous(),
-        torch.ldexp(ones, -powers),
+        _power_of_two(-powers),
     )
 
 
@@ -266,7 +272,12 @@ def _powers(largest: Tensor) -> Tensor:
 
 def _halves(values: Tensor, powers: Tensor) -> Tensor:
     """Return values [rows, n] times two to the power of the rows' `powers`, as float16."""
-    return torch.ldexp(values, powers[:, None]).to(torch.float16)
+    return (values * _power_of_two(powers)[:, None]).to(torch.float16)
+
+
+def _power_of_two(exponents: Tensor) -> Tensor:
+    """Return exact float32 powers; a GPU's float32 function may miss the last bit."""
+    return torch.exp2(exponents.double()).float()
 
 
 def _pairs(low: Tensor, up: Tensor) -> Tensor:
@@ -349,7 +360,7 @@ def _unpack(packed: Tensor, bits: int, run: int) -> Tensor:
     """Unpack codes uint8 [..., 8 // bits * bytes] from bytes [..., bytes], as `puna.gguf` does."""
     shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device=packed.device)[:, None]
     runs = packed.reshape(*packed.shape[:-1], packed.shape[-1] // run, 1, run)
-    codes = (runs >> shifts) & (2**bits - 1)
+    codes: Tensor = (runs >> shifts) & (2**bits - 1)
     return codes.reshape(*packed.shape[:-1], -1)
 
 

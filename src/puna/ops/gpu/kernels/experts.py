@@ -29,7 +29,7 @@ from puna.ops.gpu.kernels.variant import Variant
 from puna.ops.gpu.packed import PackedMatrix
 
 #: Pairs that `_group` sorts in one program, by comparing each with each.
-_COMPARED = 256
+_COMPARED = 128
 #: Pairs in a tile of a prompt: smaller if experts have fewer.
 _TILE_SIZES = (16, 32, 64)
 _COLUMNS = 256  # to a multiple of which prepared activations are padded
@@ -107,7 +107,7 @@ def group(chosen: Tensor, count: int) -> Groups:
         tiles = torch.empty((most, 3), dtype=torch.int32, device=chosen.device)
         if total:
             block = max(16, triton.next_power_of_2(max(total, most)))
-            _group[(1,)](flat, pairs, tiles, total, most, SIZE=size, BLOCK=block, num_warps=4)
+            _group[(1,)](flat, pairs, tiles, total, most, SIZE=size, BLOCK=block, num_warps=8)
         return Groups(flat, pairs, tiles, size, used, count, few)
     ordered, pairs = torch.sort(flat, stable=True)
     numbers = torch.arange(count + 1, dtype=flat.dtype, device=flat.device)
