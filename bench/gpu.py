@@ -2,8 +2,9 @@
 
     python bench/gpu.py [--check] [--streams 1,8,64] MODEL...
 
-MODEL is a shape and a mix of `bench/models.py`, such as 8b/q4_k_m. With --check, logits of a prompt and of some
-decoding steps are compared with those of the reference on the CPU first. Prints a line of JSON for each figure.
+MODEL is a shape and a mix of `bench/models.py`, such as 8b/q4_k_m. With --check, logits of a prompt and of
+some decoding steps are compared with those of the reference on the CPU first. Prints a line of JSON for each
+figure.
 """
 
 from __future__ import annotations

@@ -29,7 +29,8 @@ from puna.ops.gpu.packed import FORMATS, PackedMatrix
 #: Byte offsets of a block's float16 factors, which random bytes must not make infinite.
 FACTORS = {
     "Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q8_0": (0,), "Q2_K": (80, 82),
-    "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "IQ4_NL": (0,), "IQ4_XS": (0,), "MXFP4": (),
+    "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "IQ4_NL": (0,), "IQ4_XS": (0,),
+    "MXFP4": (),
 }  # fmt: skip
 SHAPES = ((4096, 4096), (14336, 4096), (4096, 14336), (151936, 4096))
 CACHE_BYTES = 256 << 20
@@ -205,10 +206,8 @@ def few_candidates(kinds: list[GGMLType]) -> None:
                         cells.append(f"{taken * 1e6:7.1f}")
                     except Exception as error:
                         cells.append(type(error).__name__[:7])
-            print(
-                f"  {kind.name} rows {candidate.rows} ways {candidate.ways} stages {candidate.stages} programs {candidate.programs} splits {candidate.max_splits}:",
-                *cells,
-            )
+            settings = ", ".join(f"{key} {value}" for key, value in dataclasses.asdict(candidate).items())
+            print(f"  {kind.name} {settings}:", *cells)
     matmul.FEW = before
 
 

@@ -10,7 +10,6 @@ import pytest
 from puna.ops import Backend, backend_named
 from tests.processors import NOT_BUILT
 
-
 #: Backends that models are tested on: the one that was chosen, or both that need no GPU.
 _BACKENDS = [os.environ["PUNA_OPS"]] if "PUNA_OPS" in os.environ else ["reference", "cpu"]
 

@@ -142,8 +142,8 @@ def load_model(
     """Open, check and load the model at `path`, and the draft model at `draft`.
 
     The vision tower is in the same file, or at `projector`. Each request may name any of `adapters`. Puna's
-    own engine computes with `ops`, by default the first of `backends()` that has the memory. `progress` is called with (bytes done,
-    bytes in total) while the weights of the first model are read.
+    own engine computes with `ops`, by default the first of `backends()` that has the memory. `progress` is
+    called with (bytes done, bytes in total) while the weights of the first model are read.
 
     Raises `GGUFError` (damaged file), `UnsupportedModelError`, `ModelError` (missing or misshapen
     tensors), `TokenizerError`, `InsufficientMemoryError`, `UnavailableError` (llama.cpp is not installed) and

@@ -23,7 +23,7 @@ _FLOATS = {GGMLType.F32: torch.float32, GGMLType.F16: torch.float16, GGMLType.BF
 
 
 class _Plane:
-    """Numbers [rows, *shape] at a fixed address, all zero at first, without memory before they are provided."""
+    """Numbers [rows, *shape] at a fixed address, zero at first, without memory before they are provided."""
 
     def __init__(self, rows: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
         self._shape = (rows, *shape)
@@ -71,8 +71,8 @@ class _Plane:
 class DeviceStorage(Storage):
     """Rows as `codes` [rows, ..., n] and, for quantised types, `scales` float16 [rows, ..., n / 32].
 
-    Codes are the numbers themselves in float types, int8 [..., n] in Q8_0, and in Q4_0 uint8 [..., n / 2]: the
-    16 bytes of a block, whose lower halves are the first 16 numbers.
+    Codes are the numbers themselves in float types, int8 [..., n] in Q8_0, and in Q4_0 uint8 [..., n / 2]:
+    the 16 bytes of a block, whose lower halves are the first 16 numbers.
     """
 
     def __init__(self, kind: GGMLType, rows: int, row_shape: tuple[int, ...], device: torch.device) -> None:
@@ -140,14 +140,14 @@ class DeviceStorage(Storage):
         scales = None if self.scales is None else self.scales[rows]
         return decode(self.codes[rows], scales, self.kind)
 
-    def put(self, rows: NDArray[np.integer], numbers: Tensor) -> None:  # type: ignore[override]
+    def put(self, rows: NDArray[np.integer], numbers: Tensor) -> None:
         self.put_at(self._indices(rows), numbers)
 
     def put_at(self, rows: Tensor, numbers: Tensor) -> None:
         """Set `rows` [n] to `numbers` [n, ...]."""
         codes, scales = encode(numbers, self.kind)
         self.codes[rows] = codes
-        if self.scales is not None:
+        if self.scales is not None and scales is not None:
             self.scales[rows] = scales
 
     def _indices(self, rows: NDArray[np.integer]) -> Tensor:

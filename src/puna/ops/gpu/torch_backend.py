@@ -1,7 +1,7 @@
 """Every operation in plain torch, on any of its devices: what the kernels are tested against.
 
-It is the backend of torch's CPU device, on which everything above the kernels can be tested without a GPU. Rows
-are multiplied one by one there, so that a row's result does not depend on its neighbours.
+It is the backend of torch's CPU device, on which everything above the kernels can be tested without a GPU.
+Rows are multiplied one by one there, so that a row's result does not depend on its neighbours.
 """
 
 from __future__ import annotations
@@ -122,12 +122,7 @@ class TorchBackend(Backend):
         return matrix[tokens]
 
     def linear(self, x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
-        if x.ndim != 2 or x.shape[1] != weight.shape[1]:
-            raise ValueError(
-                f"x {list(x.shape)} does not fit a weight {list(weight.shape)} (of '{weight.name}')"
-            )
-        if bias is not None and bias.shape != weight.shape[:1]:
-            raise ValueError(f"bias {list(bias.shape)} does not fit a weight {list(weight.shape)}")
+        check_product(x, weight, bias)
         return _product(x, self._matrix(weight), bias)
 
     def linear_many(
@@ -403,6 +398,14 @@ class TorchBackend(Backend):
             shares = _softmax(scores)[:, :count].view(keys.shape[1], group, count)
             result[t] = torch.einsum("kgn,nkd->kgd", shares, value).reshape(heads, width)
         return result
+
+
+def check_product(x: Tensor, weight: Weight, bias: Tensor | None) -> None:
+    """Raise `ValueError` unless `Backend.linear` can multiply these."""
+    if x.ndim != 2 or x.shape[1] != weight.shape[1]:
+        raise ValueError(f"x {list(x.shape)} does not fit a weight {list(weight.shape)} (of '{weight.name}')")
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise ValueError(f"bias {list(bias.shape)} does not fit a weight {list(weight.shape)}")
 
 
 def _product(x: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:

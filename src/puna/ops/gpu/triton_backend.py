@@ -26,7 +26,7 @@ from puna.ops.gpu.kernels import (
 )
 from puna.ops.gpu.packed import PackedMatrix
 from puna.ops.gpu.storage import DeviceStorage
-from puna.ops.gpu.torch_backend import TorchBackend
+from puna.ops.gpu.torch_backend import TorchBackend, check_product
 from puna.ops.rope import Rope
 from puna.ops.weight import Weight
 
@@ -73,7 +73,7 @@ class TritonBackend(TorchBackend):
         return matmul.unpack_rows(weight.packed, tokens)
 
     def linear(self, x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
-        _check_product(x, weight, bias)
+        check_product(x, weight, bias)
         return matmul.linear(x, self._of(weight), bias)
 
     def linear_many(
@@ -83,7 +83,7 @@ class TritonBackend(TorchBackend):
         if len(weights) != len(biases):
             raise ValueError(f"{len(weights)} weights and {len(biases)} biases")
         for weight, bias in zip(weights, biases, strict=True):
-            _check_product(x, weight, bias)
+            check_product(x, weight, bias)
         return matmul.linear_many(x, [self._of(weight) for weight in weights], biases)
 
     def linear_heads(self, x: Tensor, weights: Sequence[Weight]) -> Tensor:
@@ -94,10 +94,14 @@ class TritonBackend(TorchBackend):
 
     def experts(self, x: Tensor, chosen: Tensor, weights: Tensor, layer: ExpertNetworks) -> Tensor:
         gate = None if layer.gate is None else self._of(layer.gate.weight)
+        biases: Any = {  # tensors here
+            "gate_bias": layer.gate_bias,
+            "up_bias": layer.up_bias,
+            "down_bias": layer.down_bias,
+        }
         return experts.experts(
             x, chosen, weights, layer.up.shape[0], gate, self._of(layer.up.weight),
-            self._of(layer.down.weight), layer.activation, layer.gate_bias, layer.up_bias, layer.down_bias,
-            layer.scale_inputs,
+            self._of(layer.down.weight), layer.activation, scale_inputs=layer.scale_inputs, **biases,
         )  # fmt: skip
 
     def expert_linear(
@@ -194,10 +198,3 @@ class TritonBackend(TorchBackend):
 
 def _planes(storage: DeviceStorage) -> tuple[Tensor, Tensor | None, GGMLType]:
     return storage.codes, storage.scales, storage.kind
-
-
-def _check_product(x: Tensor, weight: Weight, bias: Tensor | None) -> None:
-    if x.ndim != 2 or x.shape[1] != weight.shape[1]:
-        raise ValueError(f"x {list(x.shape)} does not fit a weight {list(weight.shape)} (of '{weight.name}')")
-    if bias is not None and bias.shape != weight.shape[:1]:
-        raise ValueError(f"bias {list(bias.shape)} does not fit a weight {list(weight.shape)}")

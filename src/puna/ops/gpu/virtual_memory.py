@@ -84,7 +84,6 @@ class AddressRange:
     """Up to `size` bytes at a fixed address of a CUDA device, without memory at first."""
 
     def __init__(self, size: int, device: torch.device) -> None:
-        torch.cuda.init()
         torch.zeros(1, device=device)  # the driver's calls need the device's context
         self.device = torch.cuda.current_device() if device.index is None else device.index
         place = _Location(_ON_DEVICE, self.device)
