@@ -140,13 +140,13 @@ def test_memory_is_counted_where_the_file_changes_few_experts(
         needs = Forecast(file).table(context=0, parallel=1, batch=512).host
     assert load_model(path, adapters=files).adapters
     with monkeypatch.context() as patch:
-        patch.setattr("puna.model.load.available_memory", lambda: 0)
+        patch.setattr("puna.machine.available_memory", lambda: 0)
         with pytest.raises(InsufficientMemoryError, match="beside the adapters' 0"):
             load_model(path, adapters=files)
     in_file = (folder / WEIGHTS).stat().st_size
-    for place, without in (("load", needs + 2 * in_file), ("adapters.pairs", 3 * in_file)):
+    for place, without in (("machine", needs + 2 * in_file), ("model.adapters.pairs", 3 * in_file)):
         with monkeypatch.context() as patch:
-            patch.setattr(f"puna.model.{place}.available_memory", lambda without=without: without)
+            patch.setattr(f"puna.{place}.available_memory", lambda without=without: without)
             with pytest.raises(InsufficientMemoryError):
                 load_model(path, adapters=files)
 

@@ -30,6 +30,16 @@ def test_without_streams_a_prompt_gets_the_whole_budget() -> None:
     assert [machine.step(0, 1)[0] for _ in range(3)] == [512] * 3
 
 
+def test_a_pass_that_waited_for_compiled_kernels_is_forgotten() -> None:
+    machine = Machine(token=0.02)
+    for _ in range(3):
+        machine.step(0, 1)
+    assert machine.step(0, 1)[0] == 256
+    machine.token = 0.0001
+    machine.step(0, 1)
+    assert machine.step(0, 1)[0] == 512
+
+
 def test_a_step_on_a_slow_machine_is_bounded() -> None:
     machine = Machine(token=0.003)
     machine.step(0, 1)

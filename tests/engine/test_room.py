@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from puna.engine import room
+from puna import machine
 from puna.errors import ContextLengthError, InsufficientMemoryError, NotSupportedError
 from puna.model.load import LoadedModel
 from puna.protocol import Done
@@ -56,7 +56,7 @@ def test_a_context_grows_only_within_memory_and_the_trained_length(
     run = Run(tiny, context=32, parallel=1, growable=True)
     before = (run.engine.context, run.engine.cache_bytes, run.engine.cache.counts())
     with monkeypatch.context() as patch:
-        patch.setattr(room, "available_memory", lambda: 1000)
+        patch.setattr(machine, "available_memory", lambda: 1000)
         with pytest.raises(InsufficientMemoryError, match="a context of 64 tokens can take"):
             grow(run, 64)
     with pytest.raises(InsufficientMemoryError):

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from puna import machine
 from puna.engine import room
 from puna.engine.room import EngineSizes, build_cache, choose_sizes
 from puna.errors import InsufficientMemoryError, RequestError
@@ -24,7 +25,7 @@ def sizes(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch, cells: int, **aske
     """Choose sizes for four sequences with memory for `cells` cells and their bookkeeping."""
     longest = min(tiny.trained_context, cells)
     needed = cells * (KEY_AND_VALUE_BYTES + CELL_BYTES) + table_bytes(4, longest)
-    monkeypatch.setattr(room, "available_memory", lambda: (needed + 10) / 0.6)
+    monkeypatch.setattr(machine, "available_memory", lambda: (needed + 10) / 0.6)
     chosen = choose_sizes(tiny, EngineSizes(parallel=4, batch_size=64, **asked))
     return chosen.context, chosen.capacity
 
@@ -76,7 +77,9 @@ def test_fewer_sequences_are_remembered_if_each_takes_memory(
     each = make(sequences=2).allocated_bytes - make(sequences=1).allocated_bytes
     monkeypatch.setattr(tiny.model, "make_cache", make)
     monkeypatch.setattr(
-        room, "available_memory", lambda: (make(sequences=4).allocated_bytes + memory * 64 * each + 1) / 0.6
+        machine,
+        "available_memory",
+        lambda: (make(sequences=4).allocated_bytes + memory * 64 * each + 1) / 0.6,
     )
     cache, found = build_cache(tiny, EngineSizes(parallel=4, context=64, capacity=256, batch_size=64))
     assert found == rows
@@ -84,14 +87,14 @@ def test_fewer_sequences_are_remembered_if_each_takes_memory(
 
 
 def test_the_number_of_sequences_does_not_depend_on_memory_for_cells(tiny: LoadedModel, monkeypatch) -> None:
-    monkeypatch.setattr(room, "available_memory", lambda: 0)
+    monkeypatch.setattr(machine, "available_memory", lambda: 0)
     assert build_cache(tiny, EngineSizes(parallel=4, context=64, capacity=256, batch_size=64))[1] == 68
 
 
 def test_a_cache_has_no_more_cells_than_can_be_counted(tiny: LoadedModel, monkeypatch) -> None:
     """Indices are 32 bits wide, and a model of windows alone may have memory for more."""
     small = tiny.model.sample_cache(F16_TYPES)
-    monkeypatch.setattr(room, "available_memory", lambda: 1 << 60)
+    monkeypatch.setattr(machine, "available_memory", lambda: 1 << 60)
     monkeypatch.setattr(room, "available_address_space", lambda: 1 << 60)
     endless = replace(tiny, trained_context=2**31 - 1)
     wanted = EngineSizes(parallel=4, batch_size=64, remembered=0)
@@ -110,7 +113,7 @@ def test_fewer_sequences_are_remembered_if_their_lists_are_long(tiny: LoadedMode
     longest = 1 << 20
     books = table_bytes(1, longest)
     monkeypatch.setattr(
-        room, "available_memory", lambda: (20 * books + longest * CELL_BYTES) / room._SHARE_OF_BOOKKEEPING
+        machine, "available_memory", lambda: (20 * books + longest * CELL_BYTES) / room._SHARE_OF_BOOKKEEPING
     )
     sizes = EngineSizes(parallel=4, context=longest, capacity=longest, batch_size=64)
     cache, rows = build_cache(tiny, sizes)

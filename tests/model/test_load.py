@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from puna import machine
 from puna.errors import GGUFError, InsufficientMemoryError, ModelError, UnsupportedModelError
 from puna.gguf import GGMLType, GGUFWriter, open_gguf
-from puna.model import load as loading
 from puna.model.load import LoadedModel, LoadSettings, load_model
 from puna.model.memory import Forecast
 from puna.model.registry import supported
@@ -124,7 +124,7 @@ def test_bad_metadata_is_named(tiny_file: Path, tmp_path: Path, changes: dict[st
 def test_the_error_for_too_little_memory_states_needed_and_available(
     tiny_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loading, "available_memory", lambda: 3 * 2**29)
+    monkeypatch.setattr(machine, "available_memory", lambda: 3 * 2**29)
     load_model(tiny_file)
     with pytest.raises(InsufficientMemoryError, match=r"\(\d+\.\d MiB\) than is available \(6\.0 MiB\)"):
         load_model(tiny_file, LoadSettings(context=256, parallel=4, reserved=1530 * 2**20))
@@ -136,7 +136,7 @@ def test_a_draft_model_is_counted_before_anything_is_loaded(
     sizes = {"context": 256, "parallel": 4, "batch": 512}
     table = Forecast(open_gguf(tiny_file)).table(**sizes)
     alone, both_need = table.total, 2 * table.total - table.process
-    monkeypatch.setattr(loading, "available_memory", lambda: both_need - 1)
+    monkeypatch.setattr(machine, "available_memory", lambda: both_need - 1)
     steps: list[int] = []
 
     def load(draft: Path | None) -> LoadedModel:
@@ -147,7 +147,7 @@ def test_a_draft_model_is_counted_before_anything_is_loaded(
         load(tiny_file)
     assert (refused.value.needed, refused.value.available, steps) == (alone, alone - 1, [])
     assert load(None).draft is None
-    monkeypatch.setattr(loading, "available_memory", lambda: both_need)
+    monkeypatch.setattr(machine, "available_memory", lambda: both_need)
     both = load(tiny_file)
     assert both.draft is not None
     assert both.draft.path == both.path == tiny_file
@@ -162,4 +162,4 @@ def test_a_draft_model_that_cannot_be_loaded_is_refused_first(tiny_file: Path, t
 
 
 def test_available_memory_is_a_plausible_number() -> None:
-    assert 2**20 < loading.available_memory() < 2**50
+    assert 2**20 < machine.available_memory() < 2**50

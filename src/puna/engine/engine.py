@@ -80,6 +80,7 @@ class Engine:
         speculate: str | None = None,
         growable: bool = False,
     ) -> None:
+        sizes = replace(sizes, batch_size=sizes.batch_size * loaded.ops.batch_scale)
         sizes = choose_sizes(loaded, sizes)
         self.images: Images | None = None
         if loaded.vision is not None:

@@ -33,6 +33,8 @@ _CAUTION = 0.8
 _LONGEST_S = 1.0
 #: Batches of this many tokens reach full speed; larger ones gain nothing.
 _EFFICIENT = 256
+#: A pass this many times faster than those before shows that they did something else, too.
+_COMPILED = 4
 #: After this many steps with prompts, one without is measured again.
 _REMEASURED_AFTER = 32
 
@@ -80,8 +82,10 @@ class Pace:
             self._mixed = 0
         elif tokens:
             self._mixed += bool(streams)
-            added = max(seconds - self._stream_s, 0.0) if streams else seconds
-            self._token_s = _blend(self._token_s, added / tokens) if self._token_s else added / tokens
+            each = (max(seconds - self._stream_s, 0.0) if streams else seconds) / tokens
+            # The first passes on a GPU wait for its kernels to be compiled.
+            unusual = each < self._token_s / _COMPILED or not self._token_s
+            self._token_s = each if unusual else _blend(self._token_s, each)
 
 
 def _blend(before: float, now: float) -> float:

@@ -198,6 +198,7 @@ class Forecast(MemoryForecast):
         super().__init__(file)
         ops = ops or default_backend()
         self._device = ops.device
+        self._batch_scale = ops.batch_scale
         if ops.device != Backend.device:
             self._kind = ops.device
         self.architecture = model_for(file.architecture)
@@ -245,7 +246,8 @@ class Forecast(MemoryForecast):
 
     def table(self, *, context: int, parallel: int, batch: int) -> MemoryTable:
         context = min(context, self.trained_context or context)
-        batch = context if self.architecture.encodes_prompts else batch  # a prompt is encoded at once
+        # A prompt is encoded at once.
+        batch = context if self.architecture.encodes_prompts else batch * self._batch_scale
         batch = min(batch, context) if context else batch
         cache = self._cache.layer_bytes(sequences=parallel, capacity=context * parallel, batch=batch)
         layers = sorted({part for part in self._weights if isinstance(part, int)} | set(cache))
