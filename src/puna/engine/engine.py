@@ -298,8 +298,10 @@ class Engine:
 
     def _is_fatal(self, error: Exception) -> bool:
         """Whether the process should end, and `on_death` can end it."""
-        lost = isinstance(error, SystemError | ModelLostError) or (
-            is_out_of_memory(error) and memory_is_short()
+        lost = (
+            isinstance(error, SystemError | ModelLostError)
+            or self.loaded.ops.is_lost(error)
+            or (is_out_of_memory(error) and memory_is_short())
         )
         return lost and self._on_death is not None
 

@@ -422,6 +422,10 @@ class Backend(ABC):
         """
         return machine.available_memory() - promised
 
+    def is_lost(self, error: BaseException) -> bool:
+        """Whether after `error` this process can compute nothing any more."""
+        return False
+
     def keep_freed_memory(self) -> None:
         """Make this process keep freed memory for reuse, if that makes computing faster."""
         return

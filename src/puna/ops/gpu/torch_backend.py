@@ -62,6 +62,9 @@ class TorchBackend(Backend):
         unused = torch.cuda.memory_reserved(self.place) - torch.cuda.memory_allocated(self.place)
         return free + unused
 
+    def is_lost(self, error: BaseException) -> bool:
+        return isinstance(error, torch.AcceleratorError)  # an error of the device itself stays
+
     # --- arrays ----------------------------------------------------------------------------------------
 
     def array(self, values: NDArray[Any]) -> Tensor:

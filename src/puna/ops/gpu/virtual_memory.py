@@ -13,8 +13,6 @@ from typing import Any
 
 import torch
 
-from puna.errors import InsufficientMemoryError
-
 _PINNED = 1  # CU_MEM_ALLOCATION_TYPE_PINNED: memory of the device
 _ON_DEVICE = 1  # CU_MEM_LOCATION_TYPE_DEVICE
 _READ_WRITE = 3  # CU_MEM_ACCESS_FLAGS_PROT_READWRITE
@@ -76,7 +74,7 @@ def _call(name: str, *arguments: Any) -> None:
     _driver().cuGetErrorName(status, ctypes.byref(text))
     message = f"{name}: {(text.value or b'unknown error').decode()}"
     if status == _OUT_OF_MEMORY:
-        raise InsufficientMemoryError(f"the GPU has no more memory for caches ({message})")
+        raise MemoryError(f"the GPU is out of memory ({message})")
     raise RuntimeError(message)
 
 
@@ -100,7 +98,7 @@ class AddressRange:
         self._end = 0  # everything before has memory
 
     def provide(self, size: int) -> None:
-        """Back the first `size` bytes; new memory is zero. Raises `InsufficientMemoryError`."""
+        """Back the first `size` bytes; new memory is zero. Raises `MemoryError`."""
         end = min(-(-size // self._step) * self._step, self.size)
         if end <= self._end:
             return
