@@ -109,6 +109,7 @@ def lose_process(runner: psutil.Process) -> None:
         pytest.param(
             endless(options=SEEDED, format={"type": "array", "items": {"type": "integer"}, "minItems": 500}),
             id="format",
+            marks=pytest.mark.thorough,
         ),
         pytest.param(scripted(1, think=True), id="thinking", marks=pytest.mark.thorough),
     ],

@@ -124,6 +124,7 @@ def test_an_answer_goes_on_elsewhere_when_a_stage_is_killed(divided: Cluster) ->
     assert merged([*first, *stream]) == expected
 
 
+@pytest.mark.thorough
 def test_draining_a_node_drains_the_models_that_are_partly_on_it(divided: Cluster) -> None:
     merged(list(lines(divided, endless(options=SEEDED | {"num_predict": 5}))))
     node = stages(divided, "endless")[1]["node"]
@@ -144,6 +145,7 @@ def test_a_model_that_fits_on_a_node_is_not_divided(divided: Cluster, alone: Ser
     divided.unload()
 
 
+@pytest.mark.thorough
 def test_thoughts_and_calls_of_a_divided_model_are_parsed(divided: Cluster) -> None:
     found = merged(list(lines(divided, scripted(0, think=True, tools=calling.TOOLS))))
     assert stages(divided, "scripted")[1]["end"] == 2

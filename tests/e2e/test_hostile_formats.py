@@ -103,7 +103,7 @@ def tool_request(parameters: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("count", [13, 40, 199])
+@pytest.mark.parametrize("count", [13, *(pytest.param(n, marks=pytest.mark.thorough) for n in (40, 199))])
 def test_schema_of_intersected_patterns_is_refused_with_the_limit(attacked: Server, count: int) -> None:
     with unharmed(attacked):
         answer = ask(attacked, guided_json=patterns(count))
@@ -146,7 +146,9 @@ def test_disconnecting_stops_the_compilation(attacked: Server) -> None:
 @pytest.mark.parametrize(
     ("grammar", "limits"),
     [
-        (AMBIGUOUS, (f"{FOLLOW_S:g} s of processor time, the limit",)),
+        pytest.param(
+            AMBIGUOUS, (f"{FOLLOW_S:g} s of processor time, the limit",), marks=pytest.mark.thorough
+        ),
         (
             LARK,
             (

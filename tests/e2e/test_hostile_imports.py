@@ -83,7 +83,14 @@ def importers(server: Server) -> list[psutil.Process]:
     return children("exchange/importer", server.process.pid)
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+#: One that takes much memory, and one of much work.
+_SAMPLE = ("small objects", "many messages")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[] if name in _SAMPLE else pytest.mark.thorough) for name in HOSTILE],
+)
 def test_hostile_import_holds_up_nobody_else(attacked: Server, name: str) -> None:
     make, expected = HOSTILE[name]
     data = make()

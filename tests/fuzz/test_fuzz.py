@@ -10,7 +10,7 @@ from tests.fuzz.case import names
 from tests.fuzz.driver import Driver
 
 #: Cases per target, the same on every run.
-CASES = 40
+CASES = 25
 
 pytestmark = [pytest.mark.slow, pytest.mark.samples]
 
