@@ -27,7 +27,7 @@ SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc -type f)
 
 .PHONY: run venv page page-if-possible test test-fast test-thorough test-page test-clients test-deploy test-schemathesis test-sanitize test-portable test-wheel test-wheel-twice check-macos check-cross test-cluster wheel lock soak fuzz fuzz-native lint bench test-peers bench-peers bench-serving
 .PHONY: bench-accuracy bench-agents bench-architectures bench-cluster bench-embedding bench-prompt-cache bench-sampling bench-speculation bench-structured bench-vision
-.PHONY: cluster-simulation docs-clients docs-memory docs-models site demo-vision-evaluation clean distclean help
+.PHONY: cluster-simulation docs-clients docs-gpu docs-memory docs-models site demo-vision-evaluation clean distclean help
 
 run: .venv/installed page-if-possible ## tell a story with the bundled model; its server stays for the browser
 	$(BIN)/puna run demo "Tell me a story about a fox." < /dev/null
@@ -170,6 +170,9 @@ docs-models: .venv/developed ## hold every architecture against its reference an
 
 docs-memory: .venv/developed ## forecast the memory of published models and write docs/which-model.md's table
 	$(BIN)/python bench/memory.py
+
+docs-gpu: .venv/developed ## compile the GPU's kernels for five kinds of GPUs, without any, and write docs/gpu.md's tables
+	$(BIN)/python bench/gpu_kernels.py
 
 docs-clients: .venv/developed .venv-clients/installed $(CLIENTS_JS)/node_modules/.installed ## run the clients people have and write docs/clients.md
 	$(BIN)/python bench/clients.py

@@ -64,7 +64,7 @@ class Launch:
         return {
             "memory": self.bytes / BYTES_PER_S,
             "arithmetic": self.operations / rate,
-            "order of rows": self.rows * ROW_S,
+            "order": self.rows * ROW_S,
         }
 
 
@@ -77,52 +77,47 @@ def launches() -> Iterator[Launch]:
     for rows in (1, 16, 4096):
         numbers = 4 * rows * (4096 + 14336)
         yield Launch(
-            f"product with Q4_K 14336 x 4096, {rows} rows",
-            inner * Q4_K_BYTES + numbers,
-            2 * rows * inner,
-            True,
+            f"product, Q4_K 14336x4096, T={rows}", inner * Q4_K_BYTES + numbers, 2 * rows * inner, True
         )
     head = 152064 * 4096
-    yield Launch("product with Q6_K 152064 x 4096, 1 row", head * Q6_K_BYTES + 4 * 152064, 2 * head, True)
+    yield Launch("product, Q6_K 152064x4096, T=1", head * Q6_K_BYTES + 4 * 152064, 2 * head, True)
     expert = 3 * 2048 * 768
     for rows, touched in ((1, 8), (16, 82), (4096, 128)):
         yield Launch(
-            f"experts, 8 of 128 with 3 x Q4_K 768 x 2048, {rows} rows",
+            f"8 of 128 experts, Q4_K 768x2048, T={rows}",
             touched * expert * Q4_K_BYTES + 2 * 4 * rows * 2048, 2 * rows * 8 * expert, True,
         )  # fmt: skip
     cell = 2 * 8 * 128  # a key and a value of 8 heads
     for name, size in (("F16", 2), ("Q8_0", 34 / 32)):
-        yield Launch(
-            f"attention, 32 heads of 128 to 8, {name}, 1 row to 32768 cells",
-            32768 * cell * size, 4 * 32 * 128 * 32768, True,
-        )  # fmt: skip
+        yield Launch(f"attention, {name}, T=1, 32768 cells", 32768 * cell * size, 4 * 32 * 128 * 32768, True)
     yield Launch(
-        "attention, 32 heads of 128 to 8, F16, prompt of 4096",
-        4096 * (cell * 2 + 2 * 4 * 4096), 4 * 32 * 128 * 4096 * 4096 / 2, True,
-    )  # fmt: skip
+        "attention, F16, T=4096, prompt",
+        4096 * (cell * 2 + 2 * 4 * 4096),
+        4 * 32 * 128 * 4096 * 4096 / 2,
+        True,
+    )
+    yield Launch("add_rms_norm, T=4096", 4 * 4 * 4096 * 4096, 5 * 4096 * 4096)
+    yield Launch("swiglu, 14336 wide, T=4096", 3 * 4 * 4096 * 14336, 30 * 4096 * 14336)
+    yield Launch("rope, T=4096", 2 * 4 * 4096 * 4096, 3 * 4096 * 4096)
+    state = 32 * 128 * 128
     for rows in (1, 4096):
-        yield Launch(f"add_rms_norm, {rows} rows", 4 * 4 * rows * 4096, 5 * rows * 4096)
-        yield Launch(f"swiglu of 14336, {rows} rows", 3 * 4 * rows * 14336, 30 * rows * 14336)
-        yield Launch(f"rope, 32 heads of 128, {rows} rows", 2 * 4 * rows * 4096, 3 * rows * 4096)
-        state = 32 * 128 * 128
         yield Launch(
-            f"gated delta, 32 heads of 128 x 128, {rows} rows",
+            f"gated delta, T={rows}",
             2 * 4 * state + 4 * rows * (2 * 16 + 2 * 32) * 128, 8 * rows * state, rows=rows,
         )  # fmt: skip
 
 
 def kernels(forms: Sequence[Form]) -> str:
-    """Return the table of registers and shared memory: the most of any form of a kernel."""
+    """Return the table of registers and kilobytes of shared memory: the most of any form of a module."""
     lines = [
-        f"| kernel | forms | {' | '.join(TARGETS)} |",
+        f"| kernels | forms | {' | '.join(TARGETS)} |",
         f"|---|---:|{'---|' * len(TARGETS)}",
     ]
-    ordered = sorted(forms, key=lambda form: (form.module, form.kernel))
-    for (module, kernel), group in groupby(ordered, key=lambda form: (form.module, form.kernel)):
-        of_kernel = list(group)
-        cells = [_cell([form for form in of_kernel if form.target == target]) for target in TARGETS]
-        count = len({form.name for form in of_kernel})
-        lines.append(f"| {module}: {kernel.replace('_', ' ')} | {count} | {' | '.join(cells)} |")
+    for module, group in groupby(sorted(forms, key=lambda form: form.module), key=lambda form: form.module):
+        of_module = list(group)
+        cells = [_cell([form for form in of_module if form.target == target]) for target in TARGETS]
+        count = len({form.name for form in of_module})
+        lines.append(f"| {module} | {count} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -133,16 +128,17 @@ def _cell(forms: Sequence[Form]) -> str:
     if not built:
         return ", ".join(notes)
     registers, shared = max(form.registers for form in built), max(form.shared for form in built)
-    return f"{registers}, {shared / 1024:.0f} KB" + f" ({', '.join(notes)})" * bool(notes)
+    return f"{registers} / {shared / 1024:.0f}" + f" ({', '.join(notes)})" * bool(notes)
 
 
 def expected() -> str:
     """Return the table of the times to expect on an H200."""
-    lines = ["| launch | MB | expected | limit |", "|---|---:|---:|---|"]
+    lines = ["| launch | MB | us | limit |", "|---|---:|---:|---|"]
     for launch in launches():
         limit = max(launch.limits, key=launch.limits.__getitem__)
-        time = f"{launch.limits[limit] * 1e6:.1f} us"
-        lines.append(f"| {launch.name} | {launch.bytes / 1e6:.2f} | {time} | {limit} |")
+        lines.append(
+            f"| {launch.name} | {launch.bytes / 1e6:.1f} | {launch.limits[limit] * 1e6:.0f} | {limit} |"
+        )
     return "\n".join(lines) + "\n"
 
 

@@ -31,6 +31,7 @@ REPORTS = {
     "docs/clients.json": "clients_report",
     "docs/cluster-simulation.json": "cluster_report",
     "docs/memory.json": "memory_report",
+    "docs/gpu.json": "gpu_report",
     "demo/evaluation.json": "demo.evaluate",
     "demo/vision/evaluation.json": "demo.vision.evaluate",
 }

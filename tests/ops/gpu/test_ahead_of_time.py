@@ -14,6 +14,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 KERNELS = ROOT / "src" / "puna" / "ops" / "gpu" / "kernels"
 MODULES = sorted(path.stem for path in KERNELS.glob("*.py") if "\ndef variants(" in path.read_text())
+#: Bytes that a thread may keep in memory for lack of registers; none in other modules.
+SPILLED = {"attention": 8192}
 #: Bytes that a block of threads can share.
 SHARED = {
     "sm_80": 163 << 10,
@@ -36,7 +38,7 @@ def check(*options: str) -> set[str]:
     forms: list[dict[str, Any]] = msgspec.json.decode(done.stdout)
     assert [f"{form['name']}: {form['failure']}" for form in forms if form["failure"]] == []
     assert [form for form in forms if form["registers"] == 0 or form["registers"] > 512] == []
-    assert [form for form in forms if form["spilled"]] == []
+    assert [form for form in forms if form["spilled"] > SPILLED.get(form["module"], 0)] == []
     assert [form for form in forms if form["shared"] > SHARED[form["target"]]] == []
     return {form["module"] for form in forms}
 
