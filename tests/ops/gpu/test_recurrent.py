@@ -115,10 +115,10 @@ def test_attended_rows_and_memories_match_the_recurrence(
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("shape", [(64, 64), (128, 130), (200, 256)], ids=str)
+@pytest.mark.parametrize("shape", [(64, 64), (128, 130)], ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 def test_large_memories_match_the_recurrence(gpu: Launchers, kind: str, shape: tuple[int, int]) -> None:
-    test_attended_rows_and_memories_match_the_recurrence(gpu, kind, shape, [40, 1, 1, 9])
+    test_attended_rows_and_memories_match_the_recurrence(gpu, kind, shape, [4, 1])
 
 
 def test_memories_inside_a_sequence_can_be_kept_and_the_last_dropped(gpu: Launchers) -> None:
