@@ -47,9 +47,11 @@ def _module(name: str) -> Any:
 
 
 def forms(module: str, target: str, *, sample: bool = False) -> Iterator[Form]:
-    """Compile the forms of a module for a target, or one of each kernel as a `sample`."""
+    """Compile the forms that a target launches, or one of each kernel as a `sample`."""
     seen = set()
     for variant in _module(module).variants():
+        if variant.shared > TARGETS[target]:
+            continue
         kernel = variant.kernel.fn.__name__
         if not (sample and kernel in seen):
             yield _form(module, kernel, variant, target)

@@ -54,6 +54,7 @@ def test_kernels_compile_for_amds_devices() -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.timeout(3600)  # the forms of attention take minutes
 @pytest.mark.parametrize("target", SHARED)
 @pytest.mark.parametrize("module", MODULES)
 def test_every_form_compiles_and_fits(module: str, target: str) -> None:

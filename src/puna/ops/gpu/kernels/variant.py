@@ -17,3 +17,4 @@ class Variant:
     constants: Mapping[str, Any] = field(default_factory=dict)
     warps: int = 4
     stages: int = 3
+    shared: int = 0  # bytes that blocks of threads can share: devices with less launch another form
