@@ -9,6 +9,11 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed: it has no build for this machine")
 
+if os.environ.get("TRITON_INTERPRET") == "1":
+    from tests.ops.gpu import interpreter
+
+    interpreter.repair()
+
 
 @pytest.fixture(scope="session")
 def device() -> torch.device:

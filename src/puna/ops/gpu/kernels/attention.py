@@ -21,7 +21,6 @@ import triton.language as tl
 from torch import Tensor
 
 from puna.gguf import GGMLType
-from puna.ops.gpu.kernels import interpreter  # noqa: F401
 from puna.ops.gpu.kernels.cells import BF16, CODES, F32, Planes, number_at, read_tile
 from puna.ops.gpu.kernels.variant import Variant
 

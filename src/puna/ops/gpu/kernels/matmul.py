@@ -32,7 +32,6 @@ import triton.language as tl
 from torch import Tensor
 
 from puna.gguf import GGMLType
-from puna.ops.gpu.kernels import interpreter  # noqa: F401
 from puna.ops.gpu.kernels.formats import INTERPRETED, tile, tiles_in_chunk
 from puna.ops.gpu.kernels.variant import Variant
 from puna.ops.gpu.packed import PackedMatrix

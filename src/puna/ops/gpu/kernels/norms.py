@@ -14,7 +14,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from puna.ops.gpu.kernels import interpreter  # noqa: F401
 from puna.ops.gpu.kernels.variant import Variant
 
 

@@ -10,10 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from puna.ops.gpu.kernels import (
-    elementary,
-    interpreter,  # noqa: F401
-)
+from puna.ops.gpu.kernels import elementary
 from puna.ops.gpu.kernels.variant import Variant
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ import triton.language as tl
 from torch import Tensor
 
 from puna.gguf import GGMLType
-from puna.ops.gpu.kernels import interpreter  # noqa: F401
 from puna.ops.gpu.kernels.cells import BF16, CODES, Q4_0, Q8_0, Planes
 from puna.ops.gpu.kernels.variant import Variant
 

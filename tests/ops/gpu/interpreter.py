@@ -6,21 +6,15 @@ infinities and NaN, which devices compute with silently.
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
+from triton.runtime import interpreter
 
 
 def repair() -> None:
-    """Repair the interpreter, if kernels are interpreted and this was not done yet."""
-    if os.environ.get("TRITON_INTERPRET") != "1":
-        return
-    from triton.runtime import interpreter
-
+    """Repair the interpreter for the rest of this process; to be called once."""
     patch, execute = interpreter._patch_lang_tensor, interpreter.GridExecutor.__call__
-    if getattr(patch, "repaired", False):
-        return
 
     def patch_and_repair(tensor: Any, scope: Any) -> None:
         patch(tensor, scope)
@@ -30,9 +24,5 @@ def repair() -> None:
         with np.errstate(all="ignore"):
             return execute(self, *args, **named)
 
-    patch_and_repair.repaired = True  # type: ignore[attr-defined]
     interpreter._patch_lang_tensor = patch_and_repair
     interpreter.GridExecutor.__call__ = execute_silently
-
-
-repair()
