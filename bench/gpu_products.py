@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 from puna.gguf import GGMLType, dequantize
 from puna.ops.gpu.kernels import experts as experts_module
 from puna.ops.gpu.kernels import matmul
+from puna.ops.gpu.kernels.tiles import FewTiles, ManyTiles, Tiles
 from puna.ops.gpu.packed import FORMATS, PackedMatrix
 
 #: Byte offsets of a block's float16 factors, which random bytes must not make infinite.
@@ -178,12 +179,18 @@ def prompts(kinds: list[GGMLType]) -> None:
         row(kind.name, lambda x, w=weight: matmul.linear(x, w), torch.float32)
 
 
+def _always(tiles: Tiles, device: torch.device) -> Tiles:
+    """Return the tiles that are tried, whatever the device."""
+    return tiles
+
+
 def few_candidates(kinds: list[GGMLType]) -> None:
     """Compare tiles of `_few_rows`."""
     print("tiles of few rows: microseconds at T = 1, 8 for 4096x4096, 14336x4096, 4096x14336")
-    before = matmul.FEW
+    before = matmul.tiles_for
+    chosen = before(torch.device("cuda"))
     candidates = [
-        matmul.FewTiles(rows=n, ways=ways, stages=stages, programs=programs, max_splits=splits)
+        FewTiles(rows=n, ways=ways, stages=stages, programs=programs, max_splits=splits)
         for n, ways, stages, programs, splits in (
             (32, 4, 3, 256, 8), (32, 4, 3, 512, 8), (32, 4, 3, 1024, 16), (32, 4, 2, 1024, 16),
             (32, 4, 4, 512, 16), (16, 4, 3, 512, 8), (16, 4, 3, 1024, 16), (16, 4, 3, 2048, 16),
@@ -194,7 +201,8 @@ def few_candidates(kinds: list[GGMLType]) -> None:
     for kind in kinds:
         matrices = [copies(packed(kind, *shape)) for shape in SHAPES[:3]]
         for candidate in candidates:
-            matmul.FEW = candidate
+            tried = dataclasses.replace(chosen, few=candidate, few_moved=candidate)
+            matmul.tiles_for = partial(_always, tried)
             cells = []
             for weights in matrices:
                 for tokens in (1, 8):
@@ -208,7 +216,7 @@ def few_candidates(kinds: list[GGMLType]) -> None:
                         cells.append(type(error).__name__[:7])
             settings = ", ".join(f"{key} {value}" for key, value in dataclasses.asdict(candidate).items())
             print(f"  {kind.name} {settings}:", *cells)
-    matmul.FEW = before
+    matmul.tiles_for = before
 
 
 def many_candidates() -> None:
@@ -216,12 +224,14 @@ def many_candidates() -> None:
     rows, columns = 14336, 4096
     weight = packed(GGMLType.Q4_K, rows, columns)
     print("tiles of many rows, Q4_K 14336 x 4096: microseconds at T = 64, 256")
-    before, dense = matmul.MANY, matmul.DENSE
+    before = matmul.tiles_for
+    chosen = before(torch.device("cuda"))
     for n, m, warps, stages in (
         (64, 64, 4, 3), (64, 128, 4, 3), (128, 64, 4, 3), (128, 128, 8, 3), (64, 64, 4, 2), (128, 64, 8, 3),
         (128, 128, 4, 3), (64, 256, 4, 3),
     ):  # fmt: skip
-        matmul.MANY = matmul.ManyTiles(n, m, warps, stages)
+        tried = dataclasses.replace(chosen, many=ManyTiles(n, m, warps, stages))
+        matmul.tiles_for = partial(_always, tried)
         cells = []
         for tokens in (64, 256):
             x = matmul.prepare(torch.randn(tokens, columns, device="cuda"), torch.float16)
@@ -230,14 +240,14 @@ def many_candidates() -> None:
             except Exception as error:
                 cells.append(type(error).__name__[:12])
         print(f"  rows {n} tokens {m} warps {warps} stages {stages}:", *cells, flush=True)
-    matmul.MANY = before
     half = packed(GGMLType.F16, rows, columns)
     print("tiles of the dense product, F16 14336 x 4096: microseconds at T = 512, 4096")
     for n, m, warps, stages in (
         (128, 128, 8, 4), (128, 128, 4, 4), (128, 256, 8, 3), (256, 128, 8, 3), (128, 128, 8, 3),
         (64, 256, 4, 4), (128, 256, 8, 4),
     ):  # fmt: skip
-        matmul.DENSE = matmul.ManyTiles(n, m, warps, stages)
+        tried = dataclasses.replace(chosen, dense=ManyTiles(n, m, warps, stages))
+        matmul.tiles_for = partial(_always, tried)
         cells = []
         for tokens in (512, 4096):
             x = matmul.prepare(torch.randn(tokens, columns, device="cuda"), torch.float16)
@@ -246,7 +256,7 @@ def many_candidates() -> None:
             except Exception as error:
                 cells.append(type(error).__name__[:12])
         print(f"  rows {n} tokens {m} warps {warps} stages {stages}:", *cells, flush=True)
-    matmul.DENSE = dense
+    matmul.tiles_for = before
     x = torch.randn(600, columns, device="cuda")
     taken = seconds([lambda: matmul.unpack_matrix(weight, 0, rows)] * 3)
     print(

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from puna.gguf import GGMLType
 from puna.ops.gpu.kernels.matmul import (
-    FEW,
     FEW_ROWS,
     UNPACKED_ROWS,
     linear,
@@ -16,6 +15,7 @@ from puna.ops.gpu.kernels.matmul import (
     linear_many,
     splits,
 )
+from puna.ops.gpu.kernels.tiles import tiles_for
 from puna.ops.gpu.packed import FORMATS, PackedMatrix
 
 from .matrices import random_matrix, relative_error
@@ -63,8 +63,9 @@ def test_products_match_float64_for_every_number_of_rows(
 
 @pytest.mark.parametrize("kind", [GGMLType.Q6_K, GGMLType.F16], ids=lambda kind: kind.name)
 def test_programs_that_share_columns_add_up(kind: GGMLType, device: torch.device) -> None:
-    columns = 128 * FEW.ways * 3
-    assert splits(5, columns // 128) == 3
+    form, tiles = FORMATS[kind], tiles_for(device).for_few(FORMATS[kind])
+    columns = form.chunk * tiles.ways * 3
+    assert splits(5, columns // form.chunk, tiles) == 3
     check(kind, 2, device, (5, columns))
 
 

@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from puna.ops.experts import ACTIVATIONS
 from puna.ops.gpu.kernels.matmul import (
     FEW_ROWS,
     Groups,
@@ -247,5 +248,26 @@ def _combine(back, weights, out, columns, used, WEIGHTED: tl.constexpr, BLOCK: t
 
 
 def variants() -> Iterable[Variant]:
-    """Yield every form of the kernels that a launch may compile."""
-    return []
+    """Yield the forms of the kernels beside the products, whose own are `matmul.variants`."""
+    groups = {
+        "chosen": "*i32", "pairs": "*i32", "tiles": "*i32", "total": "i32", "most": "i32",
+        "SIZE": "constexpr", "BLOCK": "constexpr",
+    }  # fmt: skip
+    for size, block in ((8, 16), (8, 64), (16, _COMPARED), (64, _COMPARED)):
+        yield Variant(f"group {block} by {size}", _group, groups, {"SIZE": size, "BLOCK": block}, 8)
+    for activation in ACTIVATIONS:
+        for form, name in (("fp32", "float"), ("fp16", "half"), ("bf16", "parts")):
+            signature = {
+                "gates": "*fp32", "risen": "*fp32", "values": f"*{form}", "factors": "*fp32", "rows": "i32",
+                "columns": "i32", "width": "i32", "ACTIVATION": "constexpr", "FORM": "constexpr",
+                "BLOCK": "constexpr",
+            }  # fmt: skip
+            constants = {"ACTIVATION": activation, "FORM": name, "BLOCK": _ACTIVATED}
+            yield Variant(f"activate {activation} {name}", _activate, signature, constants, 4)
+    sums = {
+        "back": "*fp32", "weights": "*fp32", "out": "*fp32", "columns": "i32", "used": "i32",
+        "WEIGHTED": "constexpr", "BLOCK": "constexpr",
+    }  # fmt: skip
+    for weighted in (False, True):
+        constants = {"WEIGHTED": weighted, "BLOCK": _COMBINED}
+        yield Variant(f"combine {'' if weighted else 'un'}weighted", _combine, sums, constants, 4)

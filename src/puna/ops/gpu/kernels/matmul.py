@@ -33,8 +33,9 @@ from torch import Tensor
 
 from puna.gguf import GGMLType
 from puna.ops.gpu.kernels.formats import INTERPRETED, tile, tiles_in_chunk
+from puna.ops.gpu.kernels.tiles import TILES, FewTiles, Tiles, tiles_for
 from puna.ops.gpu.kernels.variant import Variant
-from puna.ops.gpu.packed import PackedMatrix
+from puna.ops.gpu.packed import FORMATS, PackedMatrix
 
 #: Batches of up to so many rows are bound by memory.
 FEW_ROWS = 16
@@ -42,35 +43,9 @@ FEW_ROWS = 16
 UNPACKED_ROWS = 256
 #: Rows of activations are padded to whole chunks of every format.
 _COLUMNS = 256
-#: Weights unpacked at a time: 128 MiB of float16.
+#: Weights unpacked at a time: 128 MiB of float16, of a multiple of so many rows.
 _UNPACKED_WEIGHTS = 1 << 26
-
-
-@dataclass(frozen=True)
-class FewTiles:
-    """Tiles of `_few_rows`. The ways and splits order the sums: they must not depend on the rows of x."""
-
-    rows: int = 32  # of the matrix, in a program
-    ways: int = 4  # chunks that are multiplied side by side, a warp each
-    stages: int = 3
-    programs: int = 256  # columns are split until there are so many: two for each multiprocessor of an H200
-    max_splits: int = 8  # each of which writes its sums
-
-
-@dataclass(frozen=True)
-class ManyTiles:
-    """Tiles of `_many_rows`, `_dense` and `_exact_many_rows`."""
-
-    rows: int  # of the matrix
-    tokens: int
-    warps: int
-    stages: int
-
-
-FEW = FewTiles()
-MANY = ManyTiles(rows=64, tokens=64, warps=4, stages=3)
-DENSE = ManyTiles(rows=128, tokens=128, warps=8, stages=4)
-EXACT = ManyTiles(rows=32, tokens=32, warps=4, stages=2)
+_STEP_ROWS = 128
 
 
 @dataclass(frozen=True)
@@ -185,7 +160,7 @@ def multiply(
     elif groups is not None or (weight.format.bits < 16 and x.rows <= UNPACKED_ROWS):
         _multiply_many(x, weight, bias, out, groups)
     elif weight.format.bits < 16:
-        step = max(DENSE.rows, _UNPACKED_WEIGHTS // x.width // DENSE.rows * DENSE.rows)
+        step = max(_STEP_ROWS, _UNPACKED_WEIGHTS // x.width // _STEP_ROWS * _STEP_ROWS)
         for begin in range(0, weight.rows, step):
             end = min(begin + step, weight.rows)
             _multiply_dense(x, weight, unpack_matrix(weight, begin, end), bias, out, begin)
@@ -217,15 +192,15 @@ def unpack_matrix(weight: PackedMatrix, begin: int, end: int) -> Tensor:
     out = torch.empty((end - begin, width), dtype=torch.float16, device=weight.codes.device)
     if width > weight.chunks * chunk:
         out[:, weight.chunks * chunk :] = 0
-    _unpack[(-(-(end - begin) // _UNPACKED_ROWS), weight.chunks)](
+    _unpack[(-(-(end - begin) // _UNPACKED_MATRIX_ROWS), weight.chunks)](
         *weight.planes(), weight.codes, out, begin, end - begin, weight.rows, weight.chunks, width, width,
-        GATHERED=False, ROWS=_UNPACKED_ROWS, OUT=tl.float16, **_constants(weight), num_warps=4,
+        GATHERED=False, ROWS=_UNPACKED_MATRIX_ROWS, OUT=tl.float16, **_constants(weight), num_warps=4,
     )  # fmt: skip
     return out
 
 
 #: Rows that a program of `_unpack` unpacks a chunk of.
-_UNPACKED_ROWS = 32
+_UNPACKED_MATRIX_ROWS = 32
 
 
 def _constants(weight: PackedMatrix) -> dict[str, Any]:
@@ -234,7 +209,7 @@ def _constants(weight: PackedMatrix) -> dict[str, Any]:
     return {"BITS": form.bits, "SCALES": form.scales, "LEVELS": form.levels, "PTX": ptx}
 
 
-def splits(rows: int, chunks: int, matrices: int = 1, tiles: FewTiles = FEW) -> int:
+def splits(rows: int, chunks: int, tiles: FewTiles, matrices: int = 1) -> int:
     """Return the programs that share a row's columns, where so many matrices [rows, columns] are read."""
     wanted = tiles.programs // max(1, -(-rows // tiles.rows) * matrices)
     return max(1, min(wanted, tiles.max_splits, chunks // tiles.ways))
@@ -255,15 +230,16 @@ def _multiply_few(
     x: Prepared, weight: PackedMatrix, bias: Tensor | None, out: Tensor, groups: Groups | None
 ) -> None:
     count, rows = out.shape
-    shared = splits(rows, weight.chunks, 1 if groups is None else groups.share)
+    tiles = tiles_for(out.device).for_few(weight.format)
+    shared = splits(rows, weight.chunks, tiles, 1 if groups is None else groups.share)
     target = out if shared == 1 else torch.empty((shared, count, rows), device=out.device)
     size = groups.size if groups else 8 if x.rows <= 8 else 16
-    _few_rows[(-(-rows // FEW.rows), shared, 1 if groups is None else len(groups.tiles))](
+    _few_rows[(-(-rows // tiles.rows), shared, 1 if groups is None else len(groups.tiles))](
         x.values, x.factors, *weight.planes(), out if bias is None else bias, target, *_grouped(groups, out),
         count, rows, weight.rows, weight.chunks, x.width, x.rows * x.width,
         **_constants(weight), **_group_constants(groups), PARTS=_parts(weight),
-        BIAS=bias is not None, SPLITS=shared, N=FEW.rows, M=size, WAYS=FEW.ways,
-        num_warps=FEW.ways, num_stages=FEW.stages,
+        BIAS=bias is not None, SPLITS=shared, N=tiles.rows, M=size, WAYS=tiles.ways,
+        num_warps=tiles.ways, num_stages=tiles.stages,
     )  # fmt: skip
     if shared > 1:
         _add_parts[(-(-out.numel() // _ADDED),)](
@@ -284,12 +260,13 @@ def _multiply_many(
     x: Prepared, weight: PackedMatrix, bias: Tensor | None, out: Tensor, groups: Groups | None
 ) -> None:
     count, rows = out.shape
-    size = groups.size if groups else MANY.tokens
-    _many_rows[(-(-rows // MANY.rows), len(groups.tiles) if groups else -(-count // size))](
+    tiles = tiles_for(out.device).many
+    size = groups.size if groups else tiles.tokens
+    _many_rows[(-(-rows // tiles.rows), len(groups.tiles) if groups else -(-count // size))](
         x.values, x.factors, *weight.planes(), out if bias is None else bias, out, *_grouped(groups, out),
         count, rows, weight.rows, weight.chunks, x.width, x.rows * x.width,
         **_constants(weight), **_group_constants(groups), PARTS=_parts(weight), BIAS=bias is not None,
-        N=MANY.rows, M=size, num_warps=MANY.warps, num_stages=MANY.stages,
+        N=tiles.rows, M=size, num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
 
 
@@ -297,13 +274,14 @@ def _multiply_dense(
     x: Prepared, weight: PackedMatrix, values: Tensor, bias: Tensor | None, out: Tensor, begin: int
 ) -> None:
     """Multiply by `values` 16-bit [n, width], which are the matrix's rows from `begin`."""
-    rows = len(values)
-    programs = -(-rows // DENSE.rows) * -(-x.rows // DENSE.tokens)
+    rows, parts = len(values), _parts(weight)
+    tiles = tiles_for(out.device).dense if parts == 1 else tiles_for(out.device).dense_parts
+    programs = -(-rows // tiles.rows) * -(-x.rows // tiles.tokens)
     _dense[(programs,)](
         x.values, x.factors, values, weight.factors[begin:], out if bias is None else bias[begin:],
         out[:, begin:], x.rows, rows, values.shape[1], x.width, weight.rows, x.rows * x.width,
-        PARTS=2 if weight.type is GGMLType.BF16 else 1, BIAS=bias is not None, N=DENSE.rows, M=DENSE.tokens,
-        num_warps=DENSE.warps, num_stages=DENSE.stages,
+        PARTS=parts, BIAS=bias is not None, N=tiles.rows, M=tiles.tokens, num_warps=tiles.warps,
+        num_stages=tiles.stages,
     )  # fmt: skip
 
 
@@ -319,10 +297,11 @@ def _multiply_exactly(
             **_group_constants(groups), BIAS=bias is not None, N=_EXACT_ROWS, K=_EXACT_COLUMNS, num_warps=4,
         )  # fmt: skip
     else:
-        size = groups.size if groups else EXACT.tokens
-        _exact_many_rows[(-(-rows // EXACT.rows), len(groups.tiles) if groups else -(-count // size))](
+        tiles = tiles_for(out.device).exact
+        size = groups.size if groups else tiles.tokens
+        _exact_many_rows[(-(-rows // tiles.rows), len(groups.tiles) if groups else -(-count // size))](
             *arguments, *_grouped(groups, out), *sizes, **_group_constants(groups), BIAS=bias is not None,
-            N=EXACT.rows, M=size, K=32, num_warps=EXACT.warps, num_stages=EXACT.stages,
+            N=tiles.rows, M=size, K=32, num_warps=tiles.warps, num_stages=tiles.stages,
         )  # fmt: skip
 
 
@@ -748,5 +727,115 @@ def _unpack(
 
 
 def variants() -> Iterable[Variant]:
-    """Yield every form of the kernels that a launch may compile."""
-    return []
+    """Yield the forms of the kernels that launches compile, for each kind of device: the largest of each."""
+    found: dict[tuple[object, ...], Variant] = {}
+    for tiles in TILES:  # of equal forms the last is kept, for the device that can share the least
+        for form in _products(tiles):
+            found[form.name, *form.constants.values(), form.warps, form.stages] = form
+    yield from found.values()
+    for type in FORMATS:
+        if type not in _CODES:
+            constants = {"GATHERED": True, "ROWS": 1, "OUT": tl.float32}
+            yield _variant(f"rows {type.name}", _unpack, type, TILES[-1], constants, 1)
+            constants = {"GATHERED": False, "ROWS": _UNPACKED_MATRIX_ROWS, "OUT": tl.float16}
+            yield _variant(f"matrix {type.name}", _unpack, type, TILES[-1], constants, 4)
+    for number, block in (("fp16", 4096), ("fp16", _PREPARED_COLUMNS), ("bf16", 4096)):
+        signature = {
+            "x": "*fp32", "values": f"*{number}", "factors": "*fp32", "rows": "i32", "columns": "i32",
+            "width": "i32", "HALF": "constexpr", "BLOCK": "constexpr",
+        }  # fmt: skip
+        constants = {"HALF": number == "fp16", "BLOCK": block}
+        yield Variant(f"prepare {number} {block}", _prepare, signature, constants, 8)
+    signature = {"parts": "*fp32", "out": "*fp32", "size": "i32", "SPLITS": "constexpr", "BLOCK": "constexpr"}
+    yield Variant("add 8", _add_parts, signature, {"SPLITS": 8, "BLOCK": _ADDED}, 4)
+
+
+def _products(tiles: Tiles) -> Iterable[Variant]:
+    """Yield the forms of products on one kind of device."""
+    for type in FORMATS:
+        yield from _few_variants(type, tiles)
+        yield from _many_variants(type, tiles)
+    for type in (GGMLType.F16, GGMLType.BF16):
+        chosen = tiles.dense if type is GGMLType.F16 else tiles.dense_parts
+        constants = {"PARTS": 1 if type is GGMLType.F16 else 2, "N": chosen.rows, "M": chosen.tokens}
+        yield _variant(f"dense {type.name}", _dense, type, tiles, constants, chosen.warps, chosen.stages)
+
+
+def _few_variants(type: GGMLType, tiles: Tiles) -> Iterable[Variant]:
+    """Yield the forms of products with few rows: 16 of them, or groups of 8."""
+    for size, grouped in ((16, False), (8, True)):
+        name = f"few {type.name} {size}" + (" of experts" if grouped else "")
+        groups = {"GROUPED": grouped, "SCALED": grouped}
+        if type is GGMLType.F32:
+            constants = {**groups, "N": _EXACT_ROWS, "K": _EXACT_COLUMNS}
+            yield _variant(name, _exact_few_rows, type, tiles, constants, 4)
+        else:
+            chosen = tiles.for_few(FORMATS[type])
+            constants = {
+                **groups, "PARTS": 2 if type is GGMLType.BF16 else 1, "SPLITS": 1, "N": chosen.rows,
+                "M": size, "WAYS": chosen.ways,
+            }  # fmt: skip
+            yield _variant(name, _few_rows, type, tiles, constants, chosen.ways, chosen.stages)
+
+
+def _many_variants(type: GGMLType, tiles: Tiles) -> Iterable[Variant]:
+    """Yield the forms of products with many rows that read packed weights: one matrix, or experts."""
+    chosen = tiles.exact if type is GGMLType.F32 else tiles.many
+    for size, grouped in ((chosen.tokens, False), (64, True)):
+        if grouped or type not in (GGMLType.F16, GGMLType.BF16):
+            name = f"many {type.name} {size}" + (" of experts" if grouped else "")
+            constants = {"GROUPED": grouped, "SCALED": grouped, "N": chosen.rows, "M": size}
+            if type is GGMLType.F32:
+                kernel, constants = _exact_many_rows, constants | {"K": 32}
+            else:
+                kernel, constants = _many_rows, constants | {"PARTS": 2 if type is GGMLType.BF16 else 1}
+            yield _variant(name, kernel, type, tiles, constants, chosen.warps, chosen.stages)
+
+
+#: Weights of floating-point types, as signatures name them.
+_CODES = {GGMLType.F32: "fp32", GGMLType.F16: "fp16", GGMLType.BF16: "bf16"}
+_SUPERS = {"bytes": "*fp32", "halves": "*fp32", "bytes_affine": "*i32", "halves_affine": "*i32"}
+
+
+def _variant(
+    name: str,
+    kernel: Any,
+    type: GGMLType,
+    tiles: Tiles,
+    constants: dict[str, Any],
+    warps: int,
+    stages: int = 3,
+) -> Variant:
+    """Return the form of a kernel with some constants, to which those of the type are added."""
+    form = FORMATS[type]
+    codes = f"*{_CODES.get(type, 'i16')}"
+    plane = codes if type in _CODES else ""
+    known: dict[str, str] = {
+        "x": f"*{_CODES.get(type, 'fp16')}", "values": codes, "weights": codes, "codes": codes,
+        "high": plane or "*i16", "scales": plane or "*i32",
+        "supers": plane or _SUPERS.get(form.scales, "*i16"), "pairs": "*i32", "tiles": "*i32",
+        "chosen": "*i32",
+    }  # fmt: skip
+    if not tiles.shared and kernel is not _unpack:
+        name += ", 64 KiB"
+    if kernel is _unpack:
+        known |= {"tokens": "*i32", "out": "*fp32" if constants["GATHERED"] else "*fp16"}
+    floats = ("x_factors", "factors", "bias", "out", "pair_scales")
+    constants = {
+        "BITS": form.bits, "SCALES": form.scales, "LEVELS": form.levels, "PTX": tiles is not TILES[-1],
+        "BIAS": True, **constants,
+    }  # fmt: skip
+    names = kernel.arg_names
+    signature = {
+        name: "constexpr" if name.isupper() else known.get(name, "*fp32" if name in floats else "i32")
+        for name in names
+    }
+    return Variant(
+        name,
+        kernel,
+        signature,
+        {name: constants[name] for name in names if name.isupper()},
+        warps,
+        stages,
+        tiles.shared,
+    )

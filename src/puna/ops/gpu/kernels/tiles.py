@@ -1,0 +1,102 @@
+"""The tiles in which matrices are multiplied, by kind of device and of weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+import triton
+
+from puna.ops.gpu.packed import Format
+
+
+@dataclass(frozen=True)
+class FewTiles:
+    """Tiles for few rows of x. The ways and splits order the sums: they must not depend on the rows of x."""
+
+    rows: int  # of the matrix, in a program
+    ways: int  # chunks that are multiplied side by side, a warp each
+    stages: int
+    programs: int = 256  # columns are split until there are so many: two for each multiprocessor of an H200
+    max_splits: int = 8  # each of which writes its sums
+
+
+@dataclass(frozen=True)
+class ManyTiles:
+    """Tiles for many rows of x."""
+
+    rows: int  # of the matrix
+    tokens: int
+    warps: int
+    stages: int
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """The tiles of all kernels on one kind of device."""
+
+    shared: int  # bytes that a block of threads can share there, at least
+    few: FewTiles
+    few_moved: FewTiles  # for weights that `moved` names
+    many: ManyTiles
+    dense: ManyTiles
+    dense_parts: ManyTiles  # where activations are sums of two numbers
+    exact: ManyTiles  # in float32
+
+    def for_few(self, form: Format) -> FewTiles:
+        """Return the tiles for few rows of x and weights of a form."""
+        return self.few_moved if moved(form) else self.few
+
+
+def moved(form: Format) -> bool:
+    """Return whether unpacked tiles pass through shared memory on their way to tensor cores."""
+    return form.bits in (2, 3, 5, 6)
+
+
+#: By what blocks of threads can share, most first. On an H200, microseconds for matrices of 14336 x 4096:
+#: `few` 20 for Q4_K (other tiles 19 to 34), `few_moved` 38 for Q6_K (42 to 93), both at 1 row; `many` 35 at
+#: 64 rows (35 to 306) and 103 at 256 (94 to 123); `dense` 767 at 4096 rows (774 to 974). The tiles of the
+#: other devices are those that fit.
+TILES = (
+    Tiles(  # A100 (163 KiB); H100, H200, B200 (227 KiB)
+        shared=160 << 10,
+        few=FewTiles(rows=32, ways=4, stages=3),
+        few_moved=FewTiles(rows=16, ways=2, stages=3, programs=1024, max_splits=16),
+        many=ManyTiles(rows=128, tokens=64, warps=8, stages=3),
+        dense=ManyTiles(rows=128, tokens=256, warps=8, stages=3),
+        dense_parts=ManyTiles(rows=128, tokens=128, warps=8, stages=3),
+        exact=ManyTiles(rows=32, tokens=32, warps=4, stages=2),
+    ),
+    Tiles(  # NVIDIA's consumer devices (99 KiB)
+        shared=96 << 10,
+        few=FewTiles(rows=32, ways=4, stages=3),
+        few_moved=FewTiles(rows=16, ways=2, stages=3, programs=1024, max_splits=16),
+        many=ManyTiles(rows=128, tokens=64, warps=8, stages=3),
+        dense=ManyTiles(rows=128, tokens=128, warps=8, stages=3),
+        dense_parts=ManyTiles(rows=128, tokens=64, warps=8, stages=3),
+        exact=ManyTiles(rows=32, tokens=32, warps=4, stages=2),
+    ),
+    Tiles(  # AMD's (64 KiB)
+        shared=0,
+        few=FewTiles(rows=32, ways=4, stages=2),
+        few_moved=FewTiles(rows=16, ways=2, stages=2, programs=1024, max_splits=16),
+        many=ManyTiles(rows=64, tokens=64, warps=4, stages=2),
+        dense=ManyTiles(rows=128, tokens=128, warps=8, stages=2),
+        dense_parts=ManyTiles(rows=64, tokens=64, warps=4, stages=2),
+        exact=ManyTiles(rows=32, tokens=32, warps=4, stages=2),
+    ),
+)
+
+
+def tiles_for(device: torch.device) -> Tiles:
+    """Return the tiles of kernels on a device. The interpreter has those of the first."""
+    if device.type == "cpu":
+        return TILES[0]
+    return _tiles_of(torch.cuda.current_device() if device.index is None else device.index)
+
+
+@cache
+def _tiles_of(index: int) -> Tiles:
+    properties = triton.runtime.driver.active.utils.get_device_properties(index)
+    return next(tiles for tiles in TILES if tiles.shared <= properties["max_shared_mem"])
