@@ -201,7 +201,7 @@ def few_candidates(kinds: list[GGMLType]) -> None:
     for kind in kinds:
         matrices = [copies(packed(kind, *shape)) for shape in SHAPES[:3]]
         for candidate in candidates:
-            tried = dataclasses.replace(chosen, few=candidate, few_moved=candidate)
+            tried = dataclasses.replace(chosen, few=candidate, few_wide=candidate)
             matmul.tiles_for = partial(_always, tried)
             cells = []
             for weights in matrices:

@@ -1,14 +1,14 @@
 """Weight matrices on the device, in the layout of the kernels.
 
-A packed matrix has up to five planes. For a row with chunks of 128 columns (256 in types of 2, 3 or 5 bits):
+A packed matrix has up to five planes. For a row with chunks of 128 columns (256 with 2, 3, 5 or 6 bits):
 
 - `codes` int16 [rows, chunks, words]: word k has the codes of columns k, 32 + k, 64 + k, ... of the chunk,
   the first in its lowest bits. Codes of 8 bits take two sets of 32 words. These are the lowest four of 5 or
   6 bits, and the lowest two of 3.
-- `high` int16 [rows, chunks / 2, 32]: the upper bits in the same order, those of two chunks in a word.
+- `high` uint8, or int16 for codes of 6 bits, [rows, chunks, 32]: the upper bits in the same order.
 - `scales` int32 [groups, rows]: for every 64 columns two float16 scales; or for every 32 a float16 scale and
   an offset; or for every 128 four exponents of MXFP4, as float16 has them; or the integers of K formats,
-  which have 8 bits here, for each 16 or 32 columns.
+  which have 8 bits here, for each 16 or 32 columns. Of those for 16, a word has the ones of every second 16.
 - `supers` [columns / 256, rows]: the float32 unit of these integers, or an int32 of two float16, the units of
   scales and of minima.
 - `factors` float32 [rows]: powers of two that rows were divided by, so that every weight is a float16 number
@@ -48,7 +48,7 @@ class Format:
     @property
     def chunk(self) -> int:
         """Columns that are packed together."""
-        return 256 if self.bits in (2, 3, 5) else 128
+        return 256 if self.bits in (2, 3, 5, 6) else 128
 
 
 FORMATS: dict[GGMLType, Format] = {
@@ -155,8 +155,6 @@ def packed_bytes(type: GGMLType, shape: tuple[int, ...]) -> int:
     form = FORMATS[kind]
     padded = -(-columns // form.chunk) * form.chunk
     bits = padded * form.bits
-    if form.bits in (3, 5, 6) and padded // form.chunk % 2:
-        bits += 32 * 8  # upper bits are stored for pairs of chunks
     match form.scales:
         case "half":
             bits += padded // 32 * 16
@@ -241,7 +239,8 @@ def _pack_rows(stored: Tensor, type: GGMLType, form: Format) -> _Piece:
                 scales = padded(_pairs(_halves(fields.scales, powers), _halves(-fields.minima, powers)))
             case "bytes" | "halves":
                 assert fields.unit is not None
-                scales = _four_bytes(padded(fields.scales + 128))
+                scales = padded(fields.scales + 128)
+                scales = _four_bytes(_by_halves(scales) if form.scales == "halves" else scales)
                 supers = fields.unit * _power_of_two(powers)[:, None]
             case _:
                 assert fields.unit is not None
@@ -251,7 +250,7 @@ def _pack_rows(stored: Tensor, type: GGMLType, form: Format) -> _Piece:
                     words = _four_bytes(fields.scales), _four_bytes(fields.minima)
                     scales = torch.stack(words, dim=2).reshape(len(stored), -1)
                 else:
-                    scales = _four_bytes(fields.scales + 16 * fields.minima)
+                    scales = _four_bytes(_by_halves(fields.scales + 16 * fields.minima))
                 supers = _pairs(_halves(fields.unit, powers), _halves(fields.minimum_unit, powers))
     return _Piece(
         codes,
@@ -285,6 +284,11 @@ def _pairs(low: Tensor, up: Tensor) -> Tensor:
     return torch.stack([low, up], dim=2).view(torch.int32).squeeze(2)
 
 
+def _by_halves(values: Tensor) -> Tensor:
+    """Reorder numbers for 16 columns each [rows, 8 n]: the first of each pair of four, then the second."""
+    return values.reshape(len(values), -1, 4, 2).transpose(2, 3).reshape(len(values), -1)
+
+
 def _four_bytes(values: Tensor) -> Tensor:
     """Return integers from 0 to 255 [rows, 4 n] as int32 words [rows, n], the first in the lowest byte."""
     return values.to(torch.uint8).contiguous().view(torch.int32)
@@ -313,20 +317,15 @@ def _words(codes: Tensor, bits: int) -> tuple[Tensor, Tensor | None]:
             total = (total & 0x7FFF) - (total & 0x8000)
         return total.to(type).reshape(len(values), -1)
 
-    def upper(values: Tensor, width: int) -> Tensor:
-        bytes = words(values, width, torch.uint8).reshape(len(values), -1, 32)
-        pairs = _pad(bytes.transpose(1, 2).reshape(-1, bytes.shape[1]), 2).reshape(len(values), 32, -1)
-        return pairs.view(torch.int16).transpose(1, 2).contiguous().reshape(len(values), -1)
-
     match bits:
         case 2 | 4 | 8:
             return words(codes, bits, torch.int16), None
         case 3:
-            return words(codes & 3, 2, torch.int16), upper(codes >> 2, 1)
+            return words(codes & 3, 2, torch.int16), words(codes >> 2, 1, torch.uint8)
         case 5:
-            return words(codes & 15, 4, torch.int16), upper(codes >> 4, 1)
+            return words(codes & 15, 4, torch.int16), words(codes >> 4, 1, torch.uint8)
         case _:
-            return words(codes & 15, 4, torch.int16), upper(codes >> 4, 2)
+            return words(codes & 15, 4, torch.int16), words(codes >> 4, 2, torch.int16)
 
 
 def _pad(values: Tensor, multiple: int) -> Tensor:

@@ -20,6 +20,7 @@ from puna.ops.gpu.kernels.matmul import (
     FEW_ROWS,
     Groups,
     Prepared,
+    few_tokens,
     form_of,
     half_scale,
     multiply,
@@ -98,7 +99,7 @@ def group(chosen: Tensor, count: int) -> Groups:
     total = tokens * used
     few = tokens <= FEW_ROWS
     if few:
-        size = 8 if tokens <= 8 else 16
+        size = few_tokens(tokens, chosen.device)
     else:
         size = next((size for size in _TILE_SIZES if size * count >= total), _TILE_SIZES[-1])
     most = min(total, count) + total // size if total else 0

@@ -28,14 +28,11 @@ _HALF = tl.constexpr(0x6400)
 _FLOAT = tl.constexpr(0x4B000000)
 _FLOAT_ONES = tl.constexpr(8388608.0)
 
-#: PTX that shifts the two words of $1 right by what the words of $2 say.
-_SHIFT = tl.constexpr("{ .reg .b32 s; and.b32 s, $2, 255; shr.u32 $0, $1, s; }")
-
 
 @constexpr_function
 def tiles_in_chunk(bits):
     """Return the tiles of 32 columns in a chunk of codes with `bits` bits."""
-    return 8 if bits in (2, 3, 5) else 4
+    return 8 if bits in (2, 3, 5, 6) else 4
 
 
 @triton.jit
@@ -89,23 +86,19 @@ def tile(
             scale = _unsigned(tl.load(first), unit, J % 4, PTX)
             offset = scale * LEVELS - _unsigned(tl.load(first + rows), floor, J % 4, PTX)
             weights = _affine(level, scale, offset, OUT)
-        elif SCALES == "halves":
-            unit = tl.load(supers + unit_at * rows + row)
-            bytes = tl.load(scales + (word * 2 + J % 4 // 2) * rows + row)
-            first = _signed(bytes, unit, J % 2 * 2, PTX).to(OUT)
-            second = _signed(bytes, unit, J % 2 * 2 + 1, PTX).to(OUT)
-            weights = level * tl.where(k < 16, first, second)
         else:
-            tl.static_assert(SCALES == "halves_affine")
-            unit, floor = _both(tl.load(supers + unit_at * rows + row))
-            bytes = tl.load(scales + (word * 2 + J % 4 // 2) * rows + row)
-            low, up = bytes & 0x0F0F0F0F, (bytes >> 4) & 0x0F0F0F0F
-            scale = _unsigned(low, unit, J % 2 * 2, PTX)
-            offset = scale * LEVELS - _unsigned(up, floor, J % 2 * 2, PTX)
-            next_scale = _unsigned(low, unit, J % 2 * 2 + 1, PTX)
-            next_offset = next_scale * LEVELS - _unsigned(up, floor, J % 2 * 2 + 1, PTX)
-            scale = tl.where(k < 16, scale.to(OUT), next_scale.to(OUT))
-            weights = tl.fma(level, scale, tl.where(k < 16, offset.to(OUT), next_offset.to(OUT)))
+            # For 16 columns each: the axis before the last has the halves of the tile.
+            unit = tl.expand_dims(tl.load(supers + unit_at * rows + row), -1)
+            first = tl.expand_dims(scales + word * 2 * rows + row, -1)
+            bytes = tl.load(first + tl.arange(0, 2)[:, None] * rows)
+            if SCALES == "halves":
+                weights = level * _in_halves(_signed(bytes, unit, J % 4, PTX), level, OUT)
+            else:
+                tl.static_assert(SCALES == "halves_affine")
+                unit, floor = _both(unit)
+                scale = _unsigned(bytes & 0x0F0F0F0F, unit, J % 4, PTX)
+                offset = scale * LEVELS - _unsigned((bytes >> 4) & 0x0F0F0F0F, floor, J % 4, PTX)
+                weights = tl.fma(level, _in_halves(scale, level, OUT), _in_halves(offset, level, OUT))
     return weights
 
 
@@ -130,19 +123,13 @@ def _level(
     place = row * chunks + chunk
     if BITS == 8:
         word = tl.load(codes + place * 64 + (J // 2 * 32) + k)
-    elif BITS == 5:
+    elif BITS == 5 or BITS == 6:
         word = tl.load(codes + place * 64 + (J // 4 * 32) + k)
     else:
         word = tl.load(codes + place * 32 + k)
     top = word
     if BITS == 6 or BITS == 5 or BITS == 3:
-        # A word has the upper bits of two chunks, a byte for each.
-        top = tl.load(high + (row * ((chunks + 1) >> 1) + (chunk >> 1)) * 32 + k)
-        half = tl.broadcast_to(tl.cast((chunk & 1) * 8, tl.int16), top.shape)
-        if PTX:
-            top = tl.inline_asm_elementwise(_SHIFT, "=r,r,r", [top, half], tl.int16, is_pure=True, pack=2)
-        else:
-            top = top >> half
+        top = tl.load(high + place * 32 + k).to(tl.int16)
     if PTX and LEVELS == "iq4":
         # The levels of a word's four codes as bytes, and two of these as float16.
         found = tl.inline_asm_elementwise(_iq4_ptx(), "=r,=r,r", [word], tl.int32, is_pure=True, pack=2)
@@ -177,7 +164,7 @@ def _code(word, top, J: tl.constexpr, BITS: tl.constexpr):
     elif BITS == 4:
         code = (word >> (4 * J)) & 15
     elif BITS == 6:
-        code = ((word >> (4 * J)) & 15) | (((top >> (2 * J)) & 3) << 4)
+        code = ((word >> (J % 4 * 4)) & 15) | (((top >> (2 * J)) & 3) << 4)
     elif BITS == 5:
         code = ((word >> (J % 4 * 4)) & 15) | (((top >> J) & 1) << 4)
     elif BITS == 3:
@@ -216,6 +203,13 @@ def _both(word):
     low = (word & 0xFFFF).to(tl.int16).to(tl.float16, bitcast=True)
     up = (word >> 16).to(tl.int16).to(tl.float16, bitcast=True)
     return low.to(tl.float32), up.to(tl.float32)
+
+
+@triton.jit
+def _in_halves(values, level, OUT: tl.constexpr):
+    """Return values [..., n, 2, 1] of type OUT, each for 16 columns of `level` [..., n, 32]."""
+    values, _ = tl.broadcast(values.to(OUT), tl.zeros([2, 16], OUT))
+    return tl.reshape(values, level.shape)
 
 
 @triton.jit

@@ -209,6 +209,11 @@ def _constants(weight: PackedMatrix) -> dict[str, Any]:
     return {"BITS": form.bits, "SCALES": form.scales, "LEVELS": form.levels, "PTX": ptx}
 
 
+def few_tokens(rows: int, device: torch.device) -> int:
+    """Return the rows of a tile for up to `FEW_ROWS` rows of x."""
+    return max(tiles_for(device).few_tokens, 8 if rows <= 8 else 16)
+
+
 def splits(rows: int, chunks: int, tiles: FewTiles, matrices: int = 1) -> int:
     """Return the programs that share a row's columns, where so many matrices [rows, columns] are read."""
     wanted = tiles.programs // max(1, -(-rows // tiles.rows) * matrices)
@@ -233,7 +238,7 @@ def _multiply_few(
     tiles = tiles_for(out.device).for_few(weight.format)
     shared = splits(rows, weight.chunks, tiles, 1 if groups is None else groups.share)
     target = out if shared == 1 else torch.empty((shared, count, rows), device=out.device)
-    size = groups.size if groups else 8 if x.rows <= 8 else 16
+    size = groups.size if groups else few_tokens(x.rows, out.device)
     _few_rows[(-(-rows // tiles.rows), shared, 1 if groups is None else len(groups.tiles))](
         x.values, x.factors, *weight.planes(), out if bias is None else bias, target, *_grouped(groups, out),
         count, rows, weight.rows, weight.chunks, x.width, x.rows * x.width,
@@ -260,7 +265,7 @@ def _multiply_many(
     x: Prepared, weight: PackedMatrix, bias: Tensor | None, out: Tensor, groups: Groups | None
 ) -> None:
     count, rows = out.shape
-    tiles = tiles_for(out.device).many
+    tiles = tiles_for(out.device).for_many(weight.format)
     size = groups.size if groups else tiles.tokens
     _many_rows[(-(-rows // tiles.rows), len(groups.tiles) if groups else -(-count // size))](
         x.values, x.factors, *weight.planes(), out if bias is None else bias, out, *_grouped(groups, out),
@@ -762,8 +767,8 @@ def _products(tiles: Tiles) -> Iterable[Variant]:
 
 
 def _few_variants(type: GGMLType, tiles: Tiles) -> Iterable[Variant]:
-    """Yield the forms of products with few rows: 16 of them, or groups of 8."""
-    for size, grouped in ((16, False), (8, True)):
+    """Yield the forms of products with few rows: 16 of them, or experts with the smallest tiles."""
+    for size, grouped in ((16, False), (tiles.few_tokens, True)):
         name = f"few {type.name} {size}" + (" of experts" if grouped else "")
         groups = {"GROUPED": grouped, "SCALED": grouped}
         if type is GGMLType.F32:
@@ -780,7 +785,7 @@ def _few_variants(type: GGMLType, tiles: Tiles) -> Iterable[Variant]:
 
 def _many_variants(type: GGMLType, tiles: Tiles) -> Iterable[Variant]:
     """Yield the forms of products with many rows that read packed weights: one matrix, or experts."""
-    chosen = tiles.exact if type is GGMLType.F32 else tiles.many
+    chosen = tiles.exact if type is GGMLType.F32 else tiles.for_many(FORMATS[type])
     for size, grouped in ((chosen.tokens, False), (64, True)):
         if grouped or type not in (GGMLType.F16, GGMLType.BF16):
             name = f"many {type.name} {size}" + (" of experts" if grouped else "")
@@ -812,7 +817,7 @@ def _variant(
     plane = codes if type in _CODES else ""
     known: dict[str, str] = {
         "x": f"*{_CODES.get(type, 'fp16')}", "values": codes, "weights": codes, "codes": codes,
-        "high": plane or "*i16", "scales": plane or "*i32",
+        "high": plane or ("*u8" if form.bits in (3, 5) else "*i16"), "scales": plane or "*i32",
         "supers": plane or _SUPERS.get(form.scales, "*i16"), "pairs": "*i32", "tiles": "*i32",
         "chosen": "*i32",
     }  # fmt: skip

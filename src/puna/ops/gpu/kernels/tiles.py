@@ -37,51 +37,59 @@ class Tiles:
     """The tiles of all kernels on one kind of device."""
 
     shared: int  # bytes that a block of threads can share there, at least
+    few_tokens: int  # the least rows of x in a tile: 8, or the 16 that AMD's matrix cores multiply
     few: FewTiles
-    few_moved: FewTiles  # for weights that `moved` names
+    few_wide: FewTiles  # for weights in chunks of 256 columns, as `many_wide`
     many: ManyTiles
+    many_wide: ManyTiles
     dense: ManyTiles
     dense_parts: ManyTiles  # where activations are sums of two numbers
     exact: ManyTiles  # in float32
 
     def for_few(self, form: Format) -> FewTiles:
         """Return the tiles for few rows of x and weights of a form."""
-        return self.few_moved if moved(form) else self.few
+        return self.few if form.chunk == 128 else self.few_wide
 
-
-def moved(form: Format) -> bool:
-    """Return whether unpacked tiles pass through shared memory on their way to tensor cores."""
-    return form.bits in (2, 3, 5, 6)
+    def for_many(self, form: Format) -> ManyTiles:
+        """Return the tiles for many rows of x and packed weights of a form."""
+        return self.many if form.chunk == 128 else self.many_wide
 
 
 #: By what blocks of threads can share, most first. On an H200, microseconds for matrices of 14336 x 4096:
-#: `few` 20 for Q4_K (other tiles 19 to 34), `few_moved` 38 for Q6_K (42 to 93), both at 1 row; `many` 35 at
-#: 64 rows (35 to 306) and 103 at 256 (94 to 123); `dense` 767 at 4096 rows (774 to 974). The tiles of the
-#: other devices are those that fit.
+#: `few` 20 for Q4_K at 1 row (other tiles 19 to 34); `many` 35 at 64 rows (35 to 306) and 103 at 256 (94 to
+#: 123); `dense` 767 at 4096 rows (774 to 974). The wide ones, not measured, are the others for as many
+#: columns in flight: `few_wide` has half the warps in twice the programs, `many_wide` a stage less. The tiles
+#: of other devices are those that fit.
 TILES = (
     Tiles(  # A100 (163 KiB); H100, H200, B200 (227 KiB)
         shared=160 << 10,
+        few_tokens=8,
         few=FewTiles(rows=32, ways=4, stages=3),
-        few_moved=FewTiles(rows=16, ways=2, stages=3, programs=1024, max_splits=16),
+        few_wide=FewTiles(rows=32, ways=2, stages=3, programs=512),
         many=ManyTiles(rows=128, tokens=64, warps=8, stages=3),
+        many_wide=ManyTiles(rows=128, tokens=64, warps=8, stages=2),
         dense=ManyTiles(rows=128, tokens=256, warps=8, stages=3),
         dense_parts=ManyTiles(rows=128, tokens=128, warps=8, stages=3),
         exact=ManyTiles(rows=32, tokens=32, warps=4, stages=2),
     ),
     Tiles(  # NVIDIA's consumer devices (99 KiB)
         shared=96 << 10,
+        few_tokens=8,
         few=FewTiles(rows=32, ways=4, stages=3),
-        few_moved=FewTiles(rows=16, ways=2, stages=3, programs=1024, max_splits=16),
+        few_wide=FewTiles(rows=32, ways=2, stages=3, programs=512),
         many=ManyTiles(rows=128, tokens=64, warps=8, stages=3),
+        many_wide=ManyTiles(rows=128, tokens=64, warps=8, stages=2),
         dense=ManyTiles(rows=128, tokens=128, warps=8, stages=3),
         dense_parts=ManyTiles(rows=128, tokens=64, warps=8, stages=3),
         exact=ManyTiles(rows=32, tokens=32, warps=4, stages=2),
     ),
     Tiles(  # AMD's (64 KiB)
         shared=0,
+        few_tokens=16,
         few=FewTiles(rows=32, ways=4, stages=2),
-        few_moved=FewTiles(rows=16, ways=2, stages=2, programs=1024, max_splits=16),
+        few_wide=FewTiles(rows=32, ways=2, stages=2, programs=512),
         many=ManyTiles(rows=64, tokens=64, warps=4, stages=2),
+        many_wide=ManyTiles(rows=64, tokens=64, warps=4, stages=2),
         dense=ManyTiles(rows=128, tokens=128, warps=8, stages=2),
         dense_parts=ManyTiles(rows=64, tokens=64, warps=4, stages=2),
         exact=ManyTiles(rows=32, tokens=32, warps=4, stages=2),
