@@ -42,7 +42,9 @@ class _Plane:
     def _reserved(self) -> Tensor:
         size = self._shape[0] * self._row_bytes
         if self._device.type != "cuda":
-            return torch.zeros(self._shape, dtype=self._dtype, device=self._device)
+            # A tensor made in torch's inference mode could not be written to outside of it.
+            with torch.inference_mode(False):
+                return torch.zeros(self._shape, dtype=self._dtype, device=self._device)
         self._range = AddressRange(size, self._device)
         self._range.provide(1)  # torch asks the driver where the first byte is
         every = device_bytes(self._range.address, self._range.size, self._range.device)
