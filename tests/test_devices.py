@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
+import pytest
 
 from puna.devices import Gpu, devices
 
@@ -51,7 +53,29 @@ def test_gpus_are_found_where_the_kernel_lists_them(tmp_path: Path) -> None:
     described = "\n".join(found.sentences())
     assert "NVIDIA H100 PCIe (0000:01:00.0, nvidia)" in described
     assert "AMD 0x740f (0000:02:00.0, no driver, 68.7 GB)" in described
-    assert "uses no GPU" in described
+    assert found.note in described
+
+
+@pytest.mark.parametrize(
+    ("driver", "missing", "note"),
+    [
+        ("nvidia", (), "a GPU computes the models that fit its memory"),
+        (
+            "nvidia",
+            ("triton",),
+            "the processor computes: using GPUs needs triton, which the extra gpu installs",
+        ),
+        ("nvidia", ("torch", "triton"), "needs torch and triton, which the extra gpu"),
+        ("i915", (), "needs a GPU by NVIDIA or AMD and its driver"),
+        ("", (), "needs a GPU by NVIDIA or AMD and its driver"),
+    ],
+)
+def test_note_says_what_the_gpu_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver: str, missing: tuple[str, ...], note: str
+) -> None:
+    monkeypatch.setattr("puna.devices.find_spec", lambda name: None if name in missing else name)
+    gpu = Gpu("NVIDIA H200", "0000:01:00.0", driver, None)
+    assert note in replace(devices(tmp_path), gpus=(gpu,)).note
 
 
 def test_machine_without_gpus_has_no_note_about_them(tmp_path: Path) -> None:

@@ -44,10 +44,24 @@ def test_placement_options_take_effect_with_llama_cpp() -> None:
     given = {"num_gpu": 99, "main_gpu": 1, "tensor_split": "3,1", "use_mmap": False, "low_vram": True}
     assert len(Options.ignored(given)) == 4
     assert Options.ignored(given, engine=LLAMACPP) == [
-        'option "low_vram" has no effect: models are computed by the processor'
+        'option "low_vram" has no effect: num_gpu says how much is on a GPU'
     ]
     assert Options.merge(given).placement == Placement(99, 1, (3.0, 1.0), False)
     assert Options.merge({"tensor_split": [1, 2]}).placement == Placement(tensor_split=(1.0, 2.0))
+
+
+def test_a_model_on_the_gpu_is_there_whole() -> None:
+    part = 'option "num_gpu" has no effect: all layers are on the GPU, and dividing them is not supported'
+    for layers in (1, 31):
+        (sentence,) = Options.ignored({"num_gpu": layers}, on_gpu=32)
+        assert sentence.startswith(part)
+    for layers in (32, 33, 99, -1, 0):
+        assert Options.ignored({"num_gpu": layers}, on_gpu=32) == []
+    assert Options.ignored({"main_gpu": 1, "tensor_split": "3,1", "low_vram": True}, on_gpu=32) == [
+        'option "main_gpu" has no effect: models are on the first GPU, whole',
+        'option "tensor_split" has no effect: models are on the first GPU, whole',
+        'option "low_vram" has no effect: num_gpu says how much is on a GPU',
+    ]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import platform
 import re
 from dataclasses import asdict, dataclass
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +24,8 @@ _FEATURES: Final = (
     "amx_int8", "asimd", "asimddp", "i8mm", "bf16", "sve",
 )  # fmt: skip
 _VENDORS: Final = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}
+#: Drivers of GPUs that Puna's own engine can use.
+_COMPUTING: Final = ("nvidia", "amdgpu")
 #: PCI classes of GPUs and other accelerators.
 _CLASSES: Final = ("0x0300", "0x0302", "0x0380", "0x1200")
 
@@ -62,10 +65,17 @@ class Devices:
         """A note on the use of GPUs; empty if there are none."""
         if not self.gpus:
             return ""
-        return (
-            "Puna's own engine computes on the processor and uses no GPU; "
-            "llama.cpp can, if it was built for it (PUNA_ENGINE=llamacpp)"
-        )
+        if not any(gpu.driver in _COMPUTING for gpu in self.gpus):
+            return (
+                "the processor computes: Puna's own engine needs a GPU by NVIDIA or AMD and its driver; "
+                "llama.cpp may use others (PUNA_ENGINE=llamacpp)"
+            )
+        if missing := [name for name in ("torch", "triton") if find_spec(name) is None]:
+            return (
+                f"the processor computes: using GPUs needs {' and '.join(missing)}, which the extra gpu "
+                "installs (pip install 'puna[gpu]')"
+            )
+        return "a GPU computes the models that fit its memory; 'puna doctor' says which one, or why none does"
 
     def sentences(self) -> list[str]:
         """Return a line for each device."""

@@ -65,7 +65,10 @@ AUTO, PUNA, LLAMACPP = ENGINES
 
 
 class Placement(msgspec.Struct, frozen=True):
-    """The placement of a model by llama.cpp. Puna's own engine always computes on the processor."""
+    """The placement of a model, by llama.cpp.
+
+    Puna's own engine puts all layers on the GPU if they fit, unless `num_gpu` is 0.
+    """
 
     num_gpu: int = -1  # layers on the GPU; negative: all, if there is one
     main_gpu: int = 0  # the GPU that holds them, without `tensor_split`
@@ -170,21 +173,28 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def placement(self) -> Placement:
-        """The placement of the model, if llama.cpp runs it."""
+        """The placement of the model."""
         return Placement(self.num_gpu, self.main_gpu, self.tensor_split, self.use_mmap is not False)
 
     @staticmethod
-    def ignored(*layers: Mapping[str, Any] | None, engine: str = PUNA, scales: bool = False) -> list[str]:
+    def ignored(
+        *layers: Mapping[str, Any] | None, engine: str = PUNA, scales: bool = False, on_gpu: int = 0
+    ) -> list[str]:
         """Return a sentence for each option in `layers` that has no effect with `engine`.
 
-        These are unknown options, with Puna's own engine those for GPUs, and `replicas` unless the model
-        `scales`. The values null, false, 0 and -1 need no sentence, because they request the default.
+        These are unknown options, with Puna's own engine those for GPUs that it does not follow, and
+        `replicas` unless the model `scales`. `on_gpu` is the number of layers on the GPU: all of the model's,
+        or none. The values null, false, 0 and -1 need no sentence, because they request the default.
         """
         given: dict[str, Any] = {}
         for layer in layers:
             given |= layer or {}
         requested = [name for name, value in given.items() if value and value != -1]  # -1: automatic
-        reasons = _USELESS if engine == LLAMACPP else _USELESS | _UNPLACED
+        reasons = _USELESS
+        if engine != LLAMACPP:
+            reasons = reasons | (_ON_GPU if on_gpu else _UNPLACED)
+            if on_gpu and 0 < Options.merge({"num_gpu": given.get("num_gpu")}).num_gpu < on_gpu:
+                reasons = reasons | _UNDIVIDED
         reasons = reasons if scales else reasons | _UNSCALED
         useless = [f'option "{name}" has no effect: {reasons[name]}' for name in requested if name in reasons]
         unknown = [name for name in requested if name not in _TYPES and name not in reasons]
@@ -238,7 +248,7 @@ _TYPES: dict[str, str] = {
 
 #: Ollama's options without effect, and why.
 _USELESS = {
-    "low_vram": "models are computed by the processor",
+    "low_vram": "num_gpu says how much is on a GPU",
     **dict.fromkeys(("use_mlock", "numa"), "weights are always copied into memory when loaded"),
     **dict.fromkeys(("tfs_z", "penalize_newline"), "this kind of sampling is not supported"),
     "f16_kv": "PUNA_KV_CACHE_TYPE chooses the type of cached keys and values",
@@ -246,10 +256,21 @@ _USELESS = {
     "vocab_only": "'puna tokenize' needs no weights",
 }
 
-#: Options that only llama.cpp uses.
+#: Options without effect on models that Puna's own engine computes on the processor.
 _UNPLACED = {
-    **dict.fromkeys(("num_gpu", "main_gpu", "tensor_split"), "models are computed by the processor"),
+    **dict.fromkeys(
+        ("num_gpu", "main_gpu", "tensor_split", "low_vram"), "models are computed by the processor"
+    ),
     "use_mmap": "weights are always copied into memory when loaded",
+}
+
+#: The same on a GPU, and for a part of the layers.
+_ON_GPU = {
+    **dict.fromkeys(("main_gpu", "tensor_split"), "models are on the first GPU, whole"),
+    "use_mmap": "weights are always copied into memory when loaded",
+}
+_UNDIVIDED = {
+    "num_gpu": "all layers are on the GPU, and dividing them is not supported; 0 is for the processor"
 }
 
 #: Options that only clusters use.

@@ -606,7 +606,10 @@ class Loaded(WireMessage, frozen=True):
     cache_bytes: int
     kernels: str = ""  # instruction set of the kernels, "numpy", or "ggml" with llama.cpp
     engine: str = PUNA  # the engine that runs the model
-    vram_bytes: int = 0  # weights on GPUs
+    vram_bytes: int = 0  # weights on GPUs, with Puna's own engine the caches too
+    device: str = ""  # where Puna's own engine computes, "CPU" or "GPU 0"
+    on_gpu: int = 0  # layers that it computes on a GPU: all or none
+    placed: bool = False  # whether it would compute them elsewhere with another `num_gpu`
     max_context: int = 0  # the maximum to which `context_length` can grow
     trained_context: int = 0  # upper limit of every context; 0: unknown
     exact_context: bool = False  # answers depend on the `num_ctx` the model was loaded with
@@ -628,10 +631,16 @@ class Grown(WireMessage, frozen=True):
     id: int
     context_length: int
     cache_bytes: int
+    vram_bytes: int = 0
 
     def of(self, loaded: Loaded) -> Loaded:
         """Return `loaded` with these fields."""
-        return replace(loaded, context_length=self.context_length, cache_bytes=self.cache_bytes)
+        return replace(
+            loaded,
+            context_length=self.context_length,
+            cache_bytes=self.cache_bytes,
+            vram_bytes=self.vram_bytes,
+        )
 
 
 class Refused(WireMessage, frozen=True):

@@ -19,6 +19,7 @@ GOOD: dict[str, Any] = {
     "system": "Linux",
     "processor": {"name": "EPYC", "cores": 8, "logical": 16, "usable": 16, "features": []},
     "gpus": [],
+    "gpu_use": {},
     "kernels": {"used": "avx512", "all": ["portable", "avx2", "avx512"], "threads": 8},
     "compiler": "g++ 13",
     "memory": {"total": 32 * 10**9, "available": 20 * 10**9},
@@ -68,6 +69,56 @@ def test_text_report_has_every_part(capsys: pytest.CaptureFixture[str]) -> None:
         "puna", "python", "system", "processor", "gpus", "kernels", "compiler", "memory", "torch", "store",
         "server", "settings", "packages",
     ]  # fmt: skip
+
+
+H200 = {"name": "NVIDIA H200", "memory": 150 * 10**9, "capability": "9.0", "problem": None}
+USE = {"torch": "2.11.0", "runtime": "CUDA 13.0", "problem": None, "gpus": [H200]}
+CARD = {"name": "NVIDIA H200", "bus": "0000:01:00.0", "driver": "nvidia", "memory": None}
+
+
+def gpus_line(**state: Any) -> str:
+    lines = doctor.as_text(GOOD | state).splitlines()
+    return next(line for line in lines if line.startswith("gpus "))
+
+
+def test_the_report_says_which_gpu_models_use_or_why_none() -> None:
+    second = H200 | {"problem": "models use the first GPU"}
+    line = gpus_line(gpus=[CARD], gpu_use=USE | {"gpus": [H200, second]})
+    assert "150 GB, compute capability 9.0, CUDA 13.0: used by models that fit;" in line
+    assert line.endswith("CUDA 13.0: not used: models use the first GPU")
+    assert "the extra gpu is not installed" in gpus_line(gpus=[CARD])
+    old = {"torch": "2.11.0", "runtime": "CUDA 13.0", "problem": "its driver is too old", "gpus": []}
+    assert "models use the processor: its driver is too old" in gpus_line(gpus=[CARD], gpu_use=old)
+    assert gpus_line() == "gpus       none"
+
+
+@pytest.mark.parametrize(
+    ("state", "chosen", "sentence"),
+    [
+        ({"gpus": [CARD | {"driver": ""}]}, "", "with NVIDIA's driver, models can use it"),
+        ({"gpus": [CARD]}, "", "models can use the NVIDIA GPU: pip install 'puna[gpu]'"),
+        ({"gpus": [CARD], "gpu_use": USE}, "cpu", "PUNA_OPS=cpu keeps models from the GPU"),
+        (
+            {"gpus": [CARD], "gpu_use": USE | {"problem": "it is too old"}},
+            "",
+            "no model uses the GPU: it is too old",
+        ),
+    ],
+)
+def test_doctor_advises_on_gpus(
+    monkeypatch: pytest.MonkeyPatch, state: Any, chosen: str, sentence: str
+) -> None:
+    monkeypatch.setenv("PUNA_OPS", chosen)
+    (advice,) = doctor.advice(GOOD | state, {})
+    assert sentence in advice
+    monkeypatch.delenv("PUNA_OPS")
+    assert list(doctor.advice(GOOD | {"gpus": [CARD], "gpu_use": USE}, {})) == []
+
+
+def test_torch_is_asked_for_gpus_in_another_process() -> None:
+    found = doctor._answer(doctor._started(doctor._GPU_PROBE), "torch")
+    assert set(found) == set(USE)
+    assert found["gpus"] or found["problem"]
 
 
 def test_secrets_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,11 +208,11 @@ def test_report_says_so_when_nothing_is_wrong() -> None:
 
 def test_kernels_are_probed_during_the_other_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
-    for name in ("_probe", "_settings_problems", "_store", "_server", "_kernels"):
+    for name in ("_started", "_settings_problems", "_store", "_server", "_answer"):
         monkeypatch.setattr(doctor, name, _noting(order, name, getattr(doctor, name)))
     doctor.examine()
-    assert order[0] == "_probe"
-    assert order[-1] == "_kernels"
+    assert order[0] == "_started"
+    assert order[-1] == "_answer"
 
 
 def _noting(order: list[str], name: str, call: Callable[..., Any]) -> Callable[..., Any]:

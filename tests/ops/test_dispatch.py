@@ -66,6 +66,65 @@ def test_an_unknown_backend_is_refused() -> None:
     assert "'cudnn' is not a backend; use one of reference, cpu" in done.stderr
 
 
+BACKENDS = """
+import sys
+from puna import ops
+ops._DRIVERS = {drivers}
+print([each.name for each in ops.backends()], ops.gpu_problem(), "torch" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    ("drivers", "environment"),
+    [
+        ((), {}),
+        (("/dev/null",), {"CUDA_VISIBLE_DEVICES": "-1"}),
+        (("/dev/null",), {"CUDA_VISIBLE_DEVICES": ""}),
+        (("/dev/null",), {"PUNA_OPS": "cpu"}),
+    ],
+    ids=["no driver", "hidden", "none visible", "chosen"],
+)
+def test_torch_is_not_imported_where_no_gpu_is_used(
+    drivers: tuple[str, ...], environment: dict[str, str]
+) -> None:
+    pytest.importorskip("puna._native", reason=NOT_BUILT, exc_type=ImportError)
+    done = in_new_process(BACKENDS.format(drivers=drivers), **environment)
+    assert done.stdout.strip() == "['cpu']  False", done.stderr
+
+
+def test_a_gpu_that_cannot_be_used_is_left_out_with_the_reason() -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("triton", reason="Triton is not installed: it has no build for this machine")
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU that can be used")
+    pytest.importorskip("puna._native", reason=NOT_BUILT, exc_type=ImportError)
+    done = in_new_process(BACKENDS.format(drivers=("/dev/null",)))
+    assert done.stdout.startswith("['cpu'] torch "), done.stderr
+    assert done.stdout.endswith(" True\n")
+
+
+@pytest.mark.parametrize(
+    ("device", "error"),
+    [
+        ("", "UnavailableError: PUNA_OPS=gpu: torch "),
+        (
+            "cuda:1",
+            "OptionError: PUNA_GPU_DEVICE: models use the first GPU, and CUDA_VISIBLE_DEVICES=1 chooses it",
+        ),
+        ("tpu", "OptionError: PUNA_GPU_DEVICE: 'tpu' is no device; use cuda or cpu"),
+        ("mps", "OptionError: PUNA_GPU_DEVICE: there are kernels for cuda devices and cpu, not for 'mps'"),
+    ],
+)
+def test_a_chosen_gpu_that_cannot_be_used_is_an_error(device: str, error: str) -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("triton", reason="Triton is not installed: it has no build for this machine")
+    if not device and torch.cuda.is_available():
+        pytest.skip("there is a GPU that can be used")
+    done = in_new_process(CHOSEN, PUNA_OPS="gpu", PUNA_GPU_DEVICE=device)
+    assert done.returncode != 0
+    assert error in done.stderr
+
+
 @pytest.mark.parametrize(("level", "status"), [("avx1024", 1), ("portable", 0), ("", 0)])
 def test_kernels_that_do_not_exist_are_refused_by_name(level: str, status: int) -> None:
     pytest.importorskip("puna._native", reason=NOT_BUILT)

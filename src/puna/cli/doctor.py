@@ -24,7 +24,7 @@ from puna.cli.help import VARIABLES
 from puna.cli.progress import StatusLines
 from puna.cli.server_process import listener
 from puna.cli.version import installed_version, requirements
-from puna.devices import devices
+from puna.devices import Devices, devices
 from puna.errors import PunaError
 from puna.hosts import Host, host_from_env
 from puna.machine import available_memory
@@ -32,6 +32,7 @@ from puna.registry.pull import heal
 from puna.registry.report import TransferProgress
 from puna.store import Store
 from puna.store.verify import Damage, Findings, verify
+from puna.system import text_of
 
 
 def doctor_store(*, as_json: bool, heals: bool, insecure: bool) -> bool:
@@ -126,6 +127,13 @@ backend = backend_named("cpu")
 print(json.dumps({"used": backend.kernels, "all": _native.cpu_levels(), "threads": backend.threads()}))
 """
 
+#: In another process too: torch takes seconds to import, and loads the GPU's driver.
+_GPU_PROBE = """
+import json
+from puna.ops.gpu import describe_gpus
+print(json.dumps(describe_gpus()))
+"""
+
 Report = dict[str, Any]
 
 
@@ -140,14 +148,16 @@ def examine() -> Report:
 
     `problems` are sentences about things that do not work or are ignored, `advice` about ways to be faster.
     """
-    probe = _probe()  # takes longest, so it runs beside the rest
-    ignored, found = _settings_problems(), devices()
+    found = devices()
+    probe, on_gpus = _started(_PROBE), _gpu_probe(found)  # take longest, so they run beside the rest
+    ignored = _settings_problems()
     report: Report = {
         "puna": __version__,
         "python": {"version": platform.python_version(), "path": sys.executable},
         "system": platform.platform(),
         "processor": asdict(found.processor),
         "gpus": [asdict(gpu) for gpu in found.gpus],
+        "gpu_use": {},
         "kernels": {},
         "compiler": _compiler(),
         "memory": {"total": psutil.virtual_memory().total, "available": available_memory()},
@@ -157,7 +167,8 @@ def examine() -> Report:
         "packages": {name: installed_version(name) or None for name in requirements()},
         "settings": {name: _shown(name) for name in sorted(os.environ) if _is_setting(name)},
     }
-    report["kernels"] = _kernels(probe)
+    report["kernels"] = _answer(probe, "the kernels")
+    report["gpu_use"] = _answer(on_gpus, "torch") if on_gpus is not None else {}
     report["problems"] = [*ignored, *problems(report)]
     report["advice"] = list(advice(report, os.environ))
     return report
@@ -197,21 +208,27 @@ class _LogCollector(logging.Handler):
         self.messages.append(record.getMessage())
 
 
-def _probe() -> subprocess.Popen[str]:
-    """Start a process that tries the kernels; `_kernels` waits for it."""
+def _started(code: str) -> subprocess.Popen[str]:
+    """Start a process that prints JSON; `_answer` waits for it."""
     return subprocess.Popen(
-        [sys.executable, "-c", _PROBE], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
 
 
-def _kernels(probe: subprocess.Popen[str]) -> Report:
-    """Return the kernels' instruction set in use, all there are, and the threads; or the `problem`."""
+def _gpu_probe(found: Devices) -> subprocess.Popen[str] | None:
+    """Start the process that asks torch for GPUs, if there is one and torch."""
+    there = found.gpus or Path("/dev/dxg").exists()  # Linux in Windows lists no GPUs
+    return _started(_GPU_PROBE) if there and installed_version("torch") else None
+
+
+def _answer(probe: subprocess.Popen[str], subject: str) -> Report:
+    """Return the JSON of a process, or the `problem`."""
     with probe:
         try:
             output, errors = probe.communicate(timeout=_PROBE_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             probe.kill()
-            return {"problem": f"the kernels did not answer within {_PROBE_TIMEOUT_S:.0f} seconds"}
+            return {"problem": f"{subject} did not answer within {_PROBE_TIMEOUT_S:.0f} seconds"}
     if probe.returncode == 0:
         return dict(json.loads(output))
     lines = errors.strip().splitlines()
@@ -309,6 +326,21 @@ def advice(report: Report, environ: Mapping[str, str]) -> Iterator[str]:
         yield "PUNA_OPS=reference computes with plain numpy; the C++ kernels are many times faster"
     else:
         yield from _tuning(kernels, processor, environ)
+    yield from _gpu_advice(report)
+
+
+def _gpu_advice(report: Report) -> Iterator[str]:
+    """Yield how a GPU could be used that is not."""
+    drivers = [gpu["driver"] for gpu in report["gpus"] if gpu["name"].startswith("NVIDIA")]
+    use, chosen = report["gpu_use"], config.env("OPS")
+    if drivers and not any(drivers):
+        yield "there is an NVIDIA GPU without a driver: with NVIDIA's driver, models can use it"
+    elif chosen in ("cpu", "reference") and (drivers or use.get("gpus")):
+        yield f"PUNA_OPS={chosen} keeps models from the GPU"
+    elif drivers and not use:
+        yield "models can use the NVIDIA GPU: pip install 'puna[gpu]'"
+    elif problem := use.get("problem"):
+        yield f"no model uses the GPU: {problem}"
 
 
 def _remedy(report: Report) -> str:
@@ -362,11 +394,11 @@ def as_text(report: Report) -> str:
         ("python", f"{report['python']['version']} ({report['python']['path']})"),
         ("system", report["system"]),
         ("processor", f"{processor['name']}, {processor['cores']} core(s), {processor['usable']} usable"),
-        ("gpus", _gpus_text(report["gpus"])),
+        ("gpus", _gpus_text(report["gpus"], report["gpu_use"])),
         ("kernels", f"none: {found}" if found else used),
         ("compiler", report["compiler"] or "none"),
         ("memory", f"{_size(report['memory']['available'])} available of {_size(report['memory']['total'])}"),
-        ("torch", report["torch"] or "not installed (only tests need it)"),
+        ("torch", report["torch"] or "not installed (GPUs and tests need it)"),
         ("store", f"{store['path']}: {models}, {_size(store['size'])}; {_size(store['free'])} free"),
         ("server", _server_text(report["server"])),
         ("settings", ", ".join(f"{name}={value}" for name, value in report["settings"].items()) or "none"),
@@ -381,11 +413,23 @@ def as_text(report: Report) -> str:
     return "\n".join(lines)
 
 
-def _gpus_text(gpus: list[Report]) -> str:
-    if not gpus:
-        return "none"
-    names = ", ".join(f"{gpu['name']} ({gpu['driver'] or 'no driver'})" for gpu in gpus)
-    return f"{names}; llama.cpp can use them, Puna's own engine computes on the processor"
+def _gpus_text(gpus: list[Report], use: Report) -> str:
+    """Return the machine's GPUs, and those that torch finds with what models make of them."""
+    names = ", ".join(f"{gpu['name']} ({_driver_text(gpu['driver'])})" for gpu in gpus) or "none"
+    found = [
+        f"{gpu['name']}, {_size(gpu['memory'])}, compute capability {gpu['capability']}, {use['runtime']}: "
+        + (f"not used: {gpu['problem']}" if gpu["problem"] else "used by models that fit")
+        for gpu in use.get("gpus", ())
+    ]
+    if not found and (gpus or use):
+        found = [f"models use the processor: {use.get('problem') or 'the extra gpu is not installed'}"]
+    return "; ".join([names, *found])
+
+
+def _driver_text(driver: str) -> str:
+    if not driver:
+        return "no driver"
+    return f"{driver} {text_of(Path('/sys/module') / driver / 'version').strip()}".strip()
 
 
 def _server_text(server: Report) -> str:

@@ -72,7 +72,8 @@ VARIABLES = {
     "PUNA_SPECULATE": "Default for speculative decoding: off, prompt, draft or mtp",
     "PUNA_ENGINE": "Engine that runs models: puna, llamacpp, or auto: puna if it can (default auto)",
     "PUNA_CPU": "Instruction set of the kernels: avx2, portable, ... (default: the best available)",
-    "PUNA_OPS": "`reference` computes without the C++ kernels",
+    "PUNA_OPS": "Backend: gpu, cpu, or reference, without kernels (default: gpu if possible, else cpu)",
+    "PUNA_GPU_DEVICE": "Device of the backend gpu: cuda, or cpu to try it without a GPU (default cuda)",
     "PUNA_REPLAY": "`0` calls each kernel from Python in decode steps, for comparison",
     "PUNA_MCP": "`1` is `puna serve --mcp` (default 0)",
     "PUNA_MCP_CONFIG": "File of MCP servers (default ~/.puna/mcp.json)",
@@ -206,6 +207,7 @@ PAGES = {
             "PUNA_ENGINE",
             "PUNA_CPU",
             "PUNA_OPS",
+            "PUNA_GPU_DEVICE",
             "PUNA_REPLAY",
         ),
     ),
@@ -339,7 +341,7 @@ PAGES = {
                 "puna bench ./model.gguf --parallel 1,8 --json",
             ),
         ),
-        variables=("PUNA_MODELS", "PUNA_NUM_THREADS", "PUNA_CPU", "PUNA_OPS"),
+        variables=("PUNA_MODELS", "PUNA_NUM_THREADS", "PUNA_CPU", "PUNA_OPS", "PUNA_GPU_DEVICE"),
     ),
     "quantize": Page(
         examples=(
@@ -360,7 +362,14 @@ PAGES = {
             ("Check the files of all models", "puna doctor --store"),
             ("Download damaged files again", "puna doctor --store --heal"),
         ),
-        variables=("PUNA_HOST", "PUNA_MODELS", "PUNA_NUM_THREADS", "PUNA_CPU", "PUNA_OPS"),
+        variables=(
+            "PUNA_HOST",
+            "PUNA_MODELS",
+            "PUNA_NUM_THREADS",
+            "PUNA_CPU",
+            "PUNA_OPS",
+            "PUNA_GPU_DEVICE",
+        ),
     ),
     "debug": Page(
         examples=(

@@ -31,8 +31,7 @@ class Bench:
     """A model loaded to measure up to `parallel` sequences of `context` tokens."""
 
     def __init__(self, path: str | Path, *, context: int, parallel: int, threads: int = 0) -> None:
-        ops = default_backend()
-        ops.set_threads(threads)
+        default_backend().set_threads(threads)
         types = KVTypes.from_env()
         loaded = load_model(
             path,
@@ -43,7 +42,6 @@ class Bench:
                 prediction_heads=False,  # useless on random tokens
                 engine=engine_from_env(),
             ),
-            ops=ops,
         )
         if loaded.trained_context and context > loaded.trained_context:
             raise RequestError(

@@ -36,7 +36,7 @@ from puna.model.memory import (
 )
 from puna.model.pooling import Pooling, read_pooling, read_ranking
 from puna.model.stages import ModelStage
-from puna.ops import Array, Backend, ExpertWeights, Weight, backends, default_backend
+from puna.ops import Array, Backend, ExpertWeights, Weight, backends, default_backend, gpu_problem
 from puna.options import AUTO, PUNA, AdapterFile, Placement
 from puna.tokenizer import Tokenizer, tokenizer_from_gguf
 from puna.vision.tower import VisionTower
@@ -70,6 +70,12 @@ class LoadedModel:
     def ops(self) -> Backend:
         """Backend of the model's arrays, caches and samples."""
         return self.model.ops
+
+    @property
+    def layers_on_gpu(self) -> int:
+        """Layers that Puna's own engine computes on a GPU: all or none."""
+        own = self.model.engine == PUNA and self.ops.device != Backend.device
+        return self.model.options.block_count if own and isinstance(self.model, TextModel) else 0
 
     @property
     def generates(self) -> bool:
@@ -126,7 +132,7 @@ class LoadSettings:
     prediction_heads: bool = True  # whether to load those; never beside a draft model
     layers: tuple[int, int] | None = None  # [begin, end) of this process if others have the rest
     engine: str = AUTO  # see `engine_for`
-    placement: Placement = field(default_factory=Placement)  # for llama.cpp
+    placement: Placement = field(default_factory=Placement)
 
 
 def load_model(
@@ -153,7 +159,9 @@ def load_model(
     with contextlib.ExitStack() as opened:
         file = opened.enter_context(open_gguf(path))
         beside_it = opened.enter_context(open_gguf(projector)) if projector else None
-        others = [ops] if ops is not None else backends(gpu=settings.placement.num_gpu != 0)
+        others = [ops] if ops is not None else _backends_for(file, settings)
+        if settings.placement.num_gpu > 0 and (problem := gpu_problem()):
+            warnings = (f"the processor computes this model: {problem}",)
         while True:
             ops = others.pop(0)
             forecast = forecast_for(
@@ -167,7 +175,7 @@ def load_model(
             except InsufficientMemoryError as error:
                 if not others:
                     raise
-                warnings = (f"the processor computes this model, which does not fit the GPU: {error}",)
+                warnings = (f"the processor computes this model, which does not fit on the GPU: {error}",)
         if isinstance(forecast, Forecast):
             loaded = _load(file, forecast, ops, progress)
             loaded.warnings += warnings
@@ -179,6 +187,12 @@ def load_model(
         own = LoadSettings(cache_types=settings.cache_types, prediction_heads=False)
         loaded.draft = load_model(draft, own, ops=ops)
     return loaded
+
+
+def _backends_for(file: GGUFFile, settings: LoadSettings) -> list[Backend]:
+    """Return the backends that may compute the model, the best first; what llama.cpp runs needs no GPU's."""
+    own = engine_for(file, settings.engine) == PUNA
+    return backends(gpu=own and settings.placement.num_gpu != 0)
 
 
 @dataclass

@@ -33,12 +33,17 @@ __all__ = [
     "backend_named",
     "backends",
     "default_backend",
+    "gpu_problem",
+    "may_use_gpu",
     "missing_kernels",
 ]
 
 _log = logging.getLogger("puna.ops")
 
 _NAMES = ("reference", "cpu", "gpu")
+
+#: Devices of GPUs' drivers: NVIDIA's, AMD's, and that of Windows in its Linux.
+_DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 
 
 @cache
@@ -87,28 +92,50 @@ def missing_kernels() -> str:
 
 
 def default_backend() -> Backend:
-    """Return the backend `PUNA_OPS` names, or else `cpu`; without kernels, `reference` with a warning."""
+    """Return the backend `PUNA_OPS` names, or else `cpu`; without kernels, `reference` with a warning.
+
+    Raises the errors of `backend_named`.
+    """
     wanted = env("OPS")
-    return backend_named(wanted) if wanted else _best_backend()
+    if not wanted:
+        return _best_backend()
+    try:
+        return backend_named(wanted)
+    except UnavailableError as error:
+        raise UnavailableError(f"PUNA_OPS={wanted}: {error}") from None
 
 
 def backends(*, gpu: bool = True) -> list[Backend]:
     """Return the backends a model may be loaded with, the best first.
 
-    That is the one `PUNA_OPS` names, or else the GPU's, if there is one and `gpu`, and the default.
+    That is the one `PUNA_OPS` names, or else the GPU's, if it can be used and `gpu`, and the default. Raises
+    `OptionError` for a wrong `PUNA_OPS` or `PUNA_GPU_DEVICE`.
     """
-    found = _usable_gpu() if gpu and not env("OPS") else None
-    return [default_backend()] if found is None else [found, default_backend()]
+    found = _gpu() if gpu and may_use_gpu() else None
+    return [found, default_backend()] if isinstance(found, Backend) else [default_backend()]
+
+
+def may_use_gpu() -> bool:
+    """Whether a GPU's driver, torch and Triton are installed, and no setting is against using them.
+
+    Nothing is imported for the answer.
+    """
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")  # which AMD's driver reads too
+    if hidden or env("OPS") or not any(map(os.path.exists, _DRIVERS)):
+        return False
+    return all(map(find_spec, ("torch", "triton")))
+
+
+def gpu_problem() -> str:
+    """Return why a GPU that has a driver cannot be used; empty if it can, or there is none."""
+    found = _gpu() if may_use_gpu() else None
+    return str(found) if isinstance(found, UnavailableError) else ""
 
 
 @cache
-def _usable_gpu() -> Backend | None:
-    """Return the backend of the GPU, if it can be used. Without a driver, torch is not even imported."""
-    has_driver = any(map(os.path.exists, ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")))
-    if not has_driver or not all(map(find_spec, ("torch", "triton"))):
-        return None
+def _gpu() -> Backend | UnavailableError:
     try:
         return backend_named("gpu")
     except UnavailableError as error:
         _log.info("no GPU is used: %s", error)
-        return None
+        return error

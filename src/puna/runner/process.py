@@ -29,8 +29,8 @@ from puna.kvcache.types import KVTypes
 from puna.machine import allow_memory, is_out_of_memory, memory_is_short
 from puna.model.load import LoadedModel, LoadSettings, load_model, load_stage
 from puna.model.split.model import SplitModel
-from puna.ops import default_backend, missing_kernels
-from puna.options import PUNA, AdapterFile, drafts_itself
+from puna.ops import default_backend, may_use_gpu, missing_kernels
+from puna.options import PUNA, AdapterFile, Placement, drafts_itself
 from puna.protocol import (
     IN_DOUBT,
     OUT_OF_MEMORY,
@@ -259,7 +259,7 @@ def _load(request: Load, channel: _Parent) -> ChatModel:
         speculate=request.speculate,
         growable=True,
     )
-    channel.send(_loaded(engine))
+    channel.send(_loaded(engine, request.placement))
     return ChatModel(engine, facts, renderer)
 
 
@@ -307,7 +307,7 @@ def _reporting(channel: _Parent) -> Callable[[int, int], None]:
     return report
 
 
-def _loaded(engine: Engine) -> Loaded:
+def _loaded(engine: Engine, placement: Placement) -> Loaded:
     loaded = engine.loaded
     own = loaded.model.engine == PUNA
     return Loaded(
@@ -317,7 +317,10 @@ def _loaded(engine: Engine) -> Loaded:
         cache_bytes=engine.cache_bytes,
         kernels=loaded.ops.kernels if own else "ggml",
         engine=loaded.model.engine,
-        vram_bytes=loaded.vram_bytes + (engine.cache_bytes if own and loaded.vram_bytes else 0),
+        vram_bytes=_vram_bytes(engine),
+        device=loaded.ops.device if own else "",
+        on_gpu=loaded.layers_on_gpu,
+        placed=_is_placed(loaded, placement),
         max_context=engine.room.max_context,
         trained_context=loaded.trained_context,
         exact_context=loaded.model.exact_context,
@@ -325,8 +328,21 @@ def _loaded(engine: Engine) -> Loaded:
     )
 
 
+def _vram_bytes(engine: Engine) -> int:
+    """Return the bytes on GPUs: with Puna's own engine everything or nothing."""
+    loaded = engine.loaded
+    return engine.weight_bytes + engine.cache_bytes if loaded.layers_on_gpu else loaded.vram_bytes
+
+
+def _is_placed(loaded: LoadedModel, placement: Placement) -> bool:
+    """Whether Puna's own engine would compute the model elsewhere with another `num_gpu`."""
+    if loaded.model.engine != PUNA or not may_use_gpu():
+        return False
+    return bool(loaded.layers_on_gpu) or placement.num_gpu == 0
+
+
 def _warnings(loaded: LoadedModel) -> tuple[str, ...]:
-    on_host = loaded.model.engine == PUNA and not loaded.vram_bytes
+    on_host = loaded.model.engine == PUNA and not loaded.layers_on_gpu
     problem = missing_kernels() if on_host else ""
     return (problem, *loaded.warnings) if problem else loaded.warnings
 
@@ -455,7 +471,12 @@ def _grow(message: Grow, engine: Engine, channel: _Parent) -> None:
     allow_memory(message.allowed)
 
     def grown(_: None) -> Grown:
-        return Grown(id=message.id, context_length=engine.context, cache_bytes=engine.cache_bytes)
+        return Grown(
+            id=message.id,
+            context_length=engine.context,
+            cache_bytes=engine.cache_bytes,
+            vram_bytes=_vram_bytes(engine),
+        )
 
     _between_steps(message.id, engine, lambda: engine.grow(message.num_ctx, message.reserved), grown, channel)
 

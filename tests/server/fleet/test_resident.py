@@ -74,6 +74,19 @@ def test_another_engine_or_placement_causes_a_reload(
 
 
 @pytest.mark.parametrize(
+    ("loaded", "wanted", "serves"), [(-1, 99, True), (-1, 0, False), (0, 0, True), (0, -1, False)]
+)
+def test_a_model_moves_between_gpu_and_processor_only_where_it_can(
+    loaded: int, wanted: int, serves: bool
+) -> None:
+    here, there = plan(num_gpu=loaded), plan(num_gpu=wanted)
+    assert here.serves(there, 4096, placed=True) is serves
+    assert here.serves(there, 4096), "num_gpu has no effect on this machine"
+    longer = plan(num_gpu=wanted, num_ctx=8192)
+    assert here.grows_to(longer, 4096, 8192, placed=True) is serves
+
+
+@pytest.mark.parametrize(
     ("loaded", "wanted", "max_context", "grows"),
     [
         ({}, {"num_ctx": 8192}, 32768, True),

@@ -405,7 +405,7 @@ export const OPTIONS: readonly Option[] = [
   {
     name: "num_gpu",
     label: "Layers on the GPU",
-    meaning: "For llama.cpp: layers on the GPU; -1: all.",
+    meaning: "Layers on the GPU; -1: all. Puna's own engine puts all or none there.",
     initial: "-1",
     group: "Speed and memory",
     kind: "whole",

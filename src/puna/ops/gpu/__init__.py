@@ -5,6 +5,8 @@ This folder alone imports torch, which the extra `gpu` installs.
 
 from __future__ import annotations
 
+from typing import Any
+
 from puna.config import env
 from puna.errors import OptionError, UnavailableError
 from puna.ops.backend import Backend
@@ -14,7 +16,7 @@ def gpu_backend() -> Backend:
     """Return the backend of the device that `PUNA_GPU_DEVICE` names, by default the first GPU.
 
     `cpu` is torch's CPU device, in plain torch, for tests. Raises `UnavailableError` if there is no
-    such device or a library is missing, and `OptionError` for a name that torch does not know.
+    such device or a library is missing, and `OptionError` for another name.
     """
     try:
         import torch
@@ -26,13 +28,17 @@ def gpu_backend() -> Backend:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise OptionError(f"PUNA_GPU_DEVICE: '{name}' is no device; use cuda, cuda:1, ... or cpu") from None
+        raise OptionError(f"PUNA_GPU_DEVICE: '{name}' is no device; use cuda or cpu") from None
     if device.type == "cpu":
         return TorchBackend(device)
     if device.type != "cuda":
         raise OptionError(f"PUNA_GPU_DEVICE: there are kernels for cuda devices and cpu, not for '{name}'")
-    if reason := why_not(device.index or 0):
-        raise UnavailableError(f"PUNA_OPS=gpu: {reason}")
+    if device.index:  # Triton launches on the thread's current device, which is the first one in every thread
+        raise OptionError(
+            f"PUNA_GPU_DEVICE: models use the first GPU, and CUDA_VISIBLE_DEVICES={device.index} chooses it"
+        )
+    if reason := why_not():
+        raise UnavailableError(reason)
     from puna.ops.gpu.triton_backend import TritonBackend
 
     return TritonBackend(device)
@@ -40,22 +46,56 @@ def gpu_backend() -> Backend:
 
 def why_not(index: int = 0) -> str:
     """Return why the GPU `index` cannot be used; empty if it can."""
-    try:
-        import torch
-    except ImportError as error:
-        return f"torch is missing ({error}); pip install 'puna[gpu]'"
+    if problem := _missing():
+        return problem
+    import torch
+
     if torch.version.cuda is None and torch.version.hip is None:
         return f"torch {torch.__version__} was built without GPU support"
     if not torch.cuda.is_available():
         return "torch finds no GPU, or its driver is missing or too old"
     if index >= torch.cuda.device_count():
         return f"there is no GPU {index}: torch finds {torch.cuda.device_count()}"
-    try:
-        import triton  # noqa: F401
-    except ImportError as error:
-        return f"triton is missing ({error}); pip install 'puna[gpu]'"
     major, minor = torch.cuda.get_device_capability(index)
     if torch.version.hip is None and major < 8:
         name = torch.cuda.get_device_name(index)
         return f"{name} has compute capability {major}.{minor}, and the kernels need 8.0 or later"
     return ""
+
+
+def _missing() -> str:
+    """Return which library is missing; empty if none is."""
+    try:
+        import torch  # noqa: F401
+        import triton  # noqa: F401
+    except ImportError as error:
+        return f"a library is missing ({error}): pip install 'puna[gpu]'"
+    return ""
+
+
+def describe_gpus() -> dict[str, Any]:
+    """Return what torch finds, for `puna doctor`: the versions of torch and its CUDA or ROCm, and the GPUs.
+
+    Each has a name, its memory in bytes, its compute capability and the problem that keeps models from it.
+    Without a GPU there is a problem in general.
+    """
+    if problem := _missing():
+        return {"torch": None, "runtime": None, "problem": problem, "gpus": []}
+    import torch
+
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    runtime = f"CUDA {torch.version.cuda}" if torch.version.cuda else None
+    if torch.version.hip is not None:
+        runtime = f"ROCm {torch.version.hip}"
+    gpus = []
+    for index in range(count):
+        found = torch.cuda.get_device_properties(index)
+        gpus.append(
+            {
+                "name": found.name,
+                "memory": found.total_memory,
+                "capability": f"{found.major}.{found.minor}",
+                "problem": why_not(index) or ("models use the first GPU" if index else None),
+            }
+        )
+    return {"torch": torch.__version__, "runtime": runtime, "problem": why_not() or None, "gpus": gpus}

@@ -311,9 +311,10 @@ class Fleet:
             ModelLoaded(entry.model.name, load_s, entry.size_bytes, entry.runner.info.context_length)
         )
         _log.info(
-            "loaded %s in %.1f s: %d MiB, %d tokens of context, %d in parallel",
+            "loaded %s in %.1f s on %s: %d MiB, %d tokens of context, %d in parallel",
             entry.model.name,
             load_s,
+            runner.info.device or runner.info.engine,
             entry.size_bytes >> 20,
             runner.info.context_length,
             runner.info.parallel,

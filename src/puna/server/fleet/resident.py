@@ -151,7 +151,7 @@ _FOREVER_NS = 2**63 - 1
 class LoadPlan:
     """The options a model is loaded with; changing any of them but `replicas` requires loading it again.
 
-    `placement` is for llama.cpp, and has no effect on models that Puna's own engine runs.
+    Puna's own engine knows of `placement` only whether it is the processor (`num_gpu` 0).
     """
 
     num_ctx: int
@@ -188,31 +188,41 @@ class LoadPlan:
         )
 
     def serves(
-        self, wanted: LoadPlan, context_length: int, engine: str = PUNA, *, exact_context: bool = False
+        self,
+        wanted: LoadPlan,
+        context_length: int,
+        engine: str = PUNA,
+        *,
+        exact_context: bool = False,
+        placed: bool = False,
     ) -> bool:
         """Whether a model that `engine` runs, loaded by this plan, serves requests with the plan `wanted`.
 
         The model has `context_length` tokens of context, which serve any request for fewer unless its results
         depend on the number (`exact_context`). If the model's own limit cut `num_ctx`, any request above that
-        limit is served.
+        limit is served. `placed` is whether Puna's own engine follows `num_gpu`.
         """
         # By default, Puna's own engine runs every model that it can.
         if wanted.engine not in (self.engine, engine) and (wanted.engine, engine) != (AUTO, PUNA):
             return False
         if engine == LLAMACPP and wanted.placement != self.placement:
             return False
+        if placed and (wanted.placement.num_gpu == 0) != (self.placement.num_gpu == 0):
+            return False
         cut = context_length < self.num_ctx and wanted.num_ctx >= context_length
         shorter = not exact_context and wanted.num_ctx <= context_length
         same_context = cut or shorter or wanted.num_ctx == self.num_ctx
         return same_context and self._is_like(wanted, context_length)
 
-    def grows_to(self, wanted: LoadPlan, context_length: int, max_context: int) -> bool:
+    def grows_to(
+        self, wanted: LoadPlan, context_length: int, max_context: int, *, placed: bool = False
+    ) -> bool:
         """Whether `wanted` differs from this plan only in a longer context to which the model can grow."""
         cut = context_length < self.num_ctx
         return (
             not cut
             and context_length < wanted.num_ctx <= max_context
-            and self.serves(replace(wanted, num_ctx=self.num_ctx), context_length)
+            and self.serves(replace(wanted, num_ctx=self.num_ctx), context_length, placed=placed)
         )
 
     def _is_like(self, wanted: LoadPlan, context_length: int) -> bool:
@@ -293,14 +303,18 @@ class ResidentModel:
             return False
         info = self.runner.info
         useful = self._useful(wanted)
-        return self.plan.serves(useful, info.context_length, info.engine, exact_context=info.exact_context)
+        return self.plan.serves(
+            useful, info.context_length, info.engine, exact_context=info.exact_context, placed=info.placed
+        )
 
     def can_grow_to(self, wanted: LoadPlan) -> bool:
         """Whether it would serve `wanted` with a longer context, to which it can grow without reloading."""
         if self.runner is None or self.fixed or self.runner.info.engine not in (PUNA, wanted.engine):
             return False
         info = self.runner.info
-        return self.plan.grows_to(self._useful(wanted), info.context_length, info.max_context)
+        return self.plan.grows_to(
+            self._useful(wanted), info.context_length, info.max_context, placed=info.placed
+        )
 
     def _useful(self, wanted: LoadPlan) -> LoadPlan:
         """Return `wanted` with at most the trained context, which the model never exceeds."""

@@ -106,10 +106,11 @@ def warnings(order: LoadRequest, runner: Runner) -> list[str]:
 
     The latter are also noted for the request log.
     """
-    useless = Options.ignored(*order.given, engine=runner.info.engine, scales=runner.scales)
+    info = runner.info
+    useless = Options.ignored(*order.given, engine=info.engine, scales=runner.scales, on_gpu=info.on_gpu)
     ignored = [*order.ignored, *useless]
     facts().ignored = "; ".join(ignored)
-    return [*runner.info.warnings, *ignored]
+    return [*info.warnings, *ignored]
 
 
 @contextlib.contextmanager
