@@ -19,6 +19,7 @@ from puna.engine.text import TextStream
 from puna.kvcache.storage import CellCache
 from puna.kvcache.types import KVTypes
 from puna.model.load import LoadedModel
+from puna.ops import Array
 from puna.options import Options
 from puna.protocol import Chunk, Done, Embed, Embedded, Event, Failed, Generate, Scored
 from puna.sample import Sampler
@@ -171,16 +172,30 @@ class Watched(Run):
 
 def let_it_say(patch: pytest.MonkeyPatch, model: LoadedModel, tokens: list[int], after: int) -> None:
     """Make the model answer a prompt of `after` tokens with `tokens`, greedily; it computes as usual."""
-    forward = model.model.forward
 
-    def saying(batch: BatchArrays, cache: Any) -> NDArray[np.float32]:
-        logits = np.full_like(forward(batch, cache), -20.0)
-        wanted = batch.positions if batch.outputs is None else batch.positions[batch.outputs]
+    def said(logits: NDArray[np.float32], batch: BatchArrays) -> NDArray[np.float32]:
+        logits = np.full_like(logits, -20.0)
+        positions = model.ops.numpy(batch.positions)
+        wanted = positions if batch.outputs is None else positions[model.ops.numpy(batch.outputs)]
         for row, position in enumerate(wanted.tolist()):
             logits[row, tokens[min(position + 1 - after, len(tokens) - 1)]] = 20.0
         return logits
 
-    patch.setattr(model.model, "forward", saying)
+    change_logits(patch, model, said)
+
+
+def change_logits(
+    patch: pytest.MonkeyPatch,
+    model: LoadedModel,
+    change: Callable[[NDArray[np.float32], BatchArrays], NDArray[np.float32]],
+) -> None:
+    """Pass the model's logits [outputs, vocabulary] through `change`, on the host."""
+    forward, ops = model.model.forward, model.ops
+
+    def changed(batch: BatchArrays, cache: Any) -> Array:
+        return ops.array(change(ops.numpy(forward(batch, cache)), batch))
+
+    patch.setattr(model.model, "forward", changed)
 
 
 def _message(number: int, prompt: str | list[int], settings: dict[str, Any]) -> Generate:

@@ -10,7 +10,7 @@ import pytest
 from puna.errors import ContextLengthError, RequestError, RunnerError
 from puna.model.load import LoadedModel
 from puna.protocol import Chunk, Failed, TokenLogprob
-from tests.engine.runs import Run, Watched
+from tests.engine.runs import Run, Watched, change_logits
 
 PROMPTS = [f"{'hello world ' * (i % 3)}once upon a time {i}" for i in range(8)]
 
@@ -383,10 +383,5 @@ def test_padding_of_the_output_beyond_the_vocabulary_is_never_drawn(
     tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = Run(tiny).one(PROMPTS[0])[0]
-    forward = tiny.model.forward
-    monkeypatch.setattr(
-        tiny.model,
-        "forward",
-        lambda batch, cache: np.pad(forward(batch, cache), [(0, 0), (0, 5)], constant_values=1e6),
-    )
+    change_logits(monkeypatch, tiny, lambda logits, _: np.pad(logits, [(0, 0), (0, 5)], constant_values=1e6))
     assert Run(tiny).one(PROMPTS[0])[0] == expected

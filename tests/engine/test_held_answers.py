@@ -24,7 +24,7 @@ from puna.model.load import LoadedModel
 from puna.options import Options
 from puna.protocol import Generate
 from tests.engine.drafting import draft_always
-from tests.engine.runs import Run
+from tests.engine.runs import Run, change_logits
 from tests.processes import children
 from tests.waiting import PATIENCE_S
 
@@ -172,14 +172,13 @@ def test_a_token_that_the_format_rejects_is_drawn_again(
     (the,), (end,), (one,) = (
         tiny.tokenizer.encode(text, add_special=False, first=False) for text in (" the", " t", "1")
     )
-    forward = tiny.model.forward
 
-    def saying(batch: BatchArrays, cache: Any) -> NDArray[np.float32]:
-        logits = np.full_like(forward(batch, cache), -20.0)
+    def said(logits: NDArray[np.float32], batch: BatchArrays) -> NDArray[np.float32]:
+        logits = np.full_like(logits, -20.0)
         logits[:, [the, end, one]] = 20.0, 10.0, 5.0
         return logits
 
-    monkeypatch.setattr(tiny.model, "forward", saying)
+    change_logits(monkeypatch, tiny, said)
     run, prompt = Run(tiny), tiny.tokenizer.encode("hello")
     options = Options.merge({"temperature": 0, "num_predict": 12}, {})
     request = Generate(id=0, prompt=prompt, format=Format.regex("[0-9]{2}"), options=options)

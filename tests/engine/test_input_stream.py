@@ -14,6 +14,7 @@ import pytest
 from puna.batch import ImageStates, Input
 from puna.errors import RequestError
 from puna.model.load import LoadedModel, load_model
+from puna.ops import default_backend
 from tests.engine.runs import Run, Watched
 from tests.tiny.mllama import IMAGE, TinyMllama, tiny_mllama_gguf
 
@@ -26,7 +27,7 @@ def seeing(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
 
 def image(seed: int) -> Input:
     states = np.random.default_rng(seed).standard_normal((6, 64), np.float32)
-    return Input(IMAGE, payload_hash=1000 + seed, payload=ImageStates(states))
+    return Input(IMAGE, payload_hash=1000 + seed, payload=ImageStates(default_backend().array(states)))
 
 
 def text(*tokens: int) -> list[Input]:

@@ -27,7 +27,7 @@ from puna.options import Options
 from puna.protocol import Chunk, Done, Event, Failed, Generate
 from tests.chat.answers.reading import TOOLS
 from tests.engine.drafting import draft_always
-from tests.engine.runs import Run
+from tests.engine.runs import Run, change_logits
 from tests.tiny.decoders import tiny_decoder_gguf
 from tests.tiny.heads import MODELS
 
@@ -224,15 +224,14 @@ def test_tokens_that_the_format_rejected_are_drawn_again(
     (the,), (end,), *digits = (
         tiny.tokenizer.encode(text, add_special=False, first=False) for text in (" the", " t", *"0123456789")
     )
-    forward = tiny.model.forward
 
-    def saying(batch: BatchArrays, cache: Any) -> NDArray[np.float32]:
-        logits = np.full_like(forward(batch, cache), -20.0)
+    def said(logits: NDArray[np.float32], batch: BatchArrays) -> NDArray[np.float32]:
+        logits = np.full_like(logits, -20.0)
         logits[:, [token for [token] in digits]] = 1.0
         logits[:, [the, end]] = 3.0, 0.5
         return logits
 
-    monkeypatch.setattr(tiny.model, "forward", saying)
+    change_logits(monkeypatch, tiny, said)
     submit = chat(Reading(PLAIN, Tags("<", " t"), "<"), format=Format.regex("[0-9]{12}"), temperature=1.0)
     runs = check(lambda: Run(tiny), submit, [0.1, 0.2, 0.5, 0.9])
     assert all(run.done(0).diverged == 0 for run in runs)

@@ -1,4 +1,4 @@
-"""Where a model is computed: on the GPU if it fits, unless its settings say otherwise."""
+"""The place where a model is computed: the GPU if it fits, unless its settings say otherwise."""
 
 from __future__ import annotations
 

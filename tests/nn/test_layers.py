@@ -34,10 +34,10 @@ from puna.nn.layers import InterleavedLinear, LayerNorm, Linear, StackedLinear
 from puna.nn.module import Module, blocks, part, weight
 from puna.nn.transformer_layer import ParallelLayer, PreNormLayer
 from puna.ops import Array, Rope, Weight, default_backend
-from tests.ops.torch_ops import TorchOps
+from tests.ops.torch_ops import on_tensors
 
 HEADS, KV_HEADS, DIM, HIDDEN, ROWS = 4, 2, 8, 16, 9
-OPS = TorchOps(default_backend())
+OPS = on_tensors(default_backend())
 FLOATS = KVTypes.parse("f32")
 
 

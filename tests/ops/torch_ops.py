@@ -57,6 +57,15 @@ class TorchOps:
         return self.__getattr__("selective_scan")(*args[:6], as_storage(args[6]), *args[7:])
 
 
+def on_tensors(ops: Backend) -> TorchOps:
+    """Return the operations of any backend, on tensors of the CPU."""
+    if ops.name != "gpu":
+        return TorchOps(ops)
+    from tests.ops.device_ops import DeviceOps  # which needs this module
+
+    return DeviceOps(ops)
+
+
 REFERENCE = TorchOps(backend_named("reference"))
 
 

@@ -109,7 +109,7 @@ class Pair:
             try:
                 next(reading)
             except StopIteration as end:
-                return torch.from_numpy(self.ours.ops.numpy(end.value))
+                return torch.from_numpy(self.ours.ops.numpy(end.value).copy())
 
 
 def images_of(inputs: list[Input]) -> list[Image]:

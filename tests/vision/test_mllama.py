@@ -18,6 +18,7 @@ import torch.nn.functional as F
 
 from puna.batch import Image
 from puna.model.load import load_model
+from puna.ops import Backend
 from puna.vision.pixels import CLIP_MEAN, CLIP_STD, grids
 from tests.model.models.parity import check_close, original
 from tests.tiny.converted import Contents, contents_of
@@ -177,13 +178,14 @@ class _Noted:
     """Part of a tower whose inputs and results are recorded."""
 
     inner: Any
+    ops: Backend
     given: list[torch.Tensor]
     made: list[torch.Tensor]
 
     def __call__(self, x: Any) -> Any:
         result = self.inner(x)
-        self.given.append(torch.from_numpy(np.array(x)))
-        self.made.append(torch.from_numpy(np.array(result)))
+        self.given.append(torch.from_numpy(self.ops.numpy(x).copy()))
+        self.made.append(torch.from_numpy(self.ops.numpy(result).copy()))
         return result
 
 
@@ -247,7 +249,8 @@ def test_every_stage_of_the_tower_matches_ollamas_code(
 ) -> None:
     pair, image, pixels = shown(file, config, picture(3, *SIZES[size]))
     tower = pair.ours.vision
-    noted = {name: _Noted(getattr(tower, name), [], []) for name in ("first_norm", "norm", "projection")}
+    names = ("first_norm", "norm", "projection")
+    noted = {name: _Noted(getattr(tower, name), tower.ops, [], []) for name in names}
     for name, part in noted.items():
         setattr(tower, name, part)
     check_close(pair.ours, pair.encoded(image, slice_rows=7), noted["projection"].made[0])

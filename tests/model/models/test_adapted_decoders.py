@@ -75,5 +75,7 @@ def test_adapters_of_all_weights_equal_merged_weights(name: str, tmp_path: Path)
     assert np.abs(changed - expected).max() < 1e-3
     assert np.abs(plain - scored(load_model(base), None)[0]).max() < 1e-3
     assert np.abs(changed - plain).max() > 0.05, "the adapter changes too little to be seen"
+    # Torch's loops round a number by its place in a tensor.
+    limit = 1e-5 if ours.ops.kernels.startswith("torch ") else 0
     for scale, together in zip(lora, (plain, changed, other), strict=True):
-        assert (scored(ours, scale)[0] == together).all()
+        assert np.abs(scored(ours, scale)[0] - together).max() <= limit

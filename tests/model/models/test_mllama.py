@@ -199,7 +199,7 @@ def test_a_failed_pass_changes_nothing(plain: LoadedModel) -> None:
         read(plain, cache, [Part(0, text, 0, 8)])
     batch = batch_of([Part(0, text, 8, 40), Part(1, other, 0, 40)])
     row, _ = batch.payloads[1]
-    batch.payloads[1] = row, ImageStates(np.zeros((4, 3), np.float32))  # of another model
+    batch.payloads[1] = row, ImageStates(plain.ops.array(np.zeros((4, 3), np.float32)))  # of another model
     with pytest.raises((ValueError, RuntimeError)):
         log_probabilities(plain, touched, batch)
     touched.undo_forward()

@@ -1,0 +1,92 @@
+"""Models on the GPU's backends: the same numbers as transformers', and the same tokens.
+
+Without a GPU, plain torch computes all of them on its CPU device, and Triton's interpreter a smaller one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from puna.model.load import LoadedModel, load_model
+from puna.ops import Backend
+from puna.ops.gpu.torch_backend import TorchBackend
+from puna.ops.gpu.triton_backend import TritonBackend
+from tests.engine.runs import Run
+from tests.model.models.parity import (
+    check_greedy,
+    log_probabilities_after_reuse,
+    original,
+    our_log_probabilities,
+    random_tokens,
+    reference_log_probabilities,
+)
+from tests.tiny.llama import TinyLlama, tiny_llama_gguf
+from tests.tiny.models import ARCHITECTURES
+
+#: Caches of all positions, windows, chunks, states and latents; experts; rotations that vary by context.
+NAMES = ("llama", "gemma3", "llama4", "lfm2", "qwen3moe", "phi3", "deepseek2")
+
+
+@pytest.fixture(scope="module")
+def backend(device: torch.device) -> Backend:
+    return TorchBackend(device) if device.type == "cpu" else TritonBackend(device)
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def pair(
+    request: pytest.FixtureRequest, backend: Backend, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[LoadedModel, Any]:
+    config, write = ARCHITECTURES[request.param]
+    theirs = original(config)
+    path = write(tmp_path_factory.mktemp("gpu") / "model.gguf", config, model=theirs)
+    return load_model(path, ops=backend), theirs
+
+
+def test_log_probabilities_agree(pair: tuple[LoadedModel, Any]) -> None:
+    """Prompts of more and of fewer rows than decoding kernels take."""
+    ours, theirs = pair
+    tokens = random_tokens(ours, 40, 1)
+    found = our_log_probabilities(ours, tokens, [25, 1, 14])
+    assert (found - reference_log_probabilities(theirs, tokens)).abs().max() < 1e-3
+
+
+def test_log_probabilities_agree_after_prefix_reuse(pair: tuple[LoadedModel, Any]) -> None:
+    ours, theirs = pair
+    tokens = random_tokens(ours, 40, 2)
+    found = log_probabilities_after_reuse(ours, tokens, 30)
+    assert (found - reference_log_probabilities(theirs, tokens)[-len(found) :]).abs().max() < 1e-3
+
+
+def test_greedy_output_agrees_token_for_token(pair: tuple[LoadedModel, Any]) -> None:
+    check_greedy(*pair, count=12)
+
+
+def test_requests_together_get_the_answers_they_get_alone(pair: tuple[LoadedModel, Any]) -> None:
+    """Sampled answers beyond the context, which shifts the keys."""
+    ours, _ = pair
+    prompts = [random_tokens(ours, length, length) for length in (3, 22)]
+
+    def answers(*numbers: int) -> list[list[int]]:
+        run = Run(ours, context=24)
+        for number in numbers:
+            run.submit(number, prompts[number], num_predict=6, temperature=0.7, seed=number)
+        run.finish()
+        return [run.tokens(number) for number in numbers]
+
+    assert answers(0, 1) == [*answers(0), *answers(1)]
+
+
+def test_a_model_is_computed_by_the_kernels(device: torch.device, tmp_path: Path) -> None:
+    """A prompt by the kernels for many rows, then tokens by those for few, and a step that is replayed."""
+    config = TinyLlama(hidden=32, feed_forward=32, layers=1, heads=2, kv_heads=1)
+    theirs = original(config)
+    ours = load_model(
+        tiny_llama_gguf(tmp_path / "llama.gguf", config, model=theirs), ops=TritonBackend(device)
+    )
+    tokens = random_tokens(ours, 20, 1)
+    found = our_log_probabilities(ours, tokens, [17, 2, 1])
+    assert (found - reference_log_probabilities(theirs, tokens)).abs().max() < 1e-3
