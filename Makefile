@@ -25,8 +25,8 @@ PYTEST := $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal
 NAMES := .venv/names-$(shell find src -name '*.py' | sort | cksum | tr ' ' '-')
 SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc -type f)
 
-.PHONY: run venv page page-if-possible test test-fast test-thorough test-page test-clients test-deploy test-schemathesis test-sanitize test-portable test-wheel test-wheel-twice check-macos check-cross test-cluster wheel lock soak fuzz fuzz-native lint bench test-peers bench-peers bench-serving
-.PHONY: bench-accuracy bench-agents bench-architectures bench-cluster bench-embedding bench-prompt-cache bench-sampling bench-speculation bench-structured bench-vision
+.PHONY: run venv page page-if-possible test test-fast test-thorough test-page test-clients test-deploy test-schemathesis test-sanitize test-gpu test-gpu-emulated test-portable test-wheel test-wheel-twice check-macos check-cross test-cluster wheel lock soak fuzz fuzz-native lint bench test-peers bench-peers bench-serving
+.PHONY: bench-accuracy bench-agents bench-architectures bench-cluster bench-embedding bench-gpu bench-prompt-cache bench-sampling bench-speculation bench-structured bench-vision
 .PHONY: cluster-simulation docs-clients docs-gpu docs-memory docs-models site demo-vision-evaluation clean distclean help
 
 run: .venv/installed page-if-possible ## tell a story with the bundled model; its server stays for the browser
@@ -71,6 +71,17 @@ test-schemathesis: .venv/developed ## give every route the requests that schemat
 # Systems other than Linux have a second way of what only Linux has; here it is forced.
 test-portable: .venv/developed page-if-possible ## run all tests as on systems other than Linux
 	PUNA_PORTABLE=1 $(PYTEST) -m "not process_memory" $(PYTEST_ARGS)
+
+# Tests that compute in their own process. On a GPU they share one process, because there is one GPU.
+ON_A_GPU := tests/nn tests/kvcache tests/model tests/engine tests/vision
+
+test-gpu: .venv/developed ## run the tests of kernels, and models beside transformers, on this machine's GPU
+	PUNA_GPU_DEVICE=cuda $(BIN)/python -m pytest -m "thorough or not thorough" tests/ops/gpu $(PYTEST_ARGS)
+	PUNA_GPU_DEVICE=cuda PUNA_OPS=gpu $(BIN)/python -m pytest $(ON_A_GPU) $(PYTEST_ARGS)
+
+test-gpu-emulated: .venv/developed ## run the same on the processor: kernels in Triton's interpreter, models in plain torch
+	$(PYTEST) -m "thorough or not thorough" tests/ops/gpu $(PYTEST_ARGS)
+	PUNA_GPU_DEVICE=cpu PUNA_OPS=gpu $(PYTEST) $(ON_A_GPU) $(PYTEST_ARGS)
 
 wheel: page ## build a source distribution and wheels into dist/, with the Pythons 3.11 and 3.12 that there are
 	@$(PYTHON) tools/wheel.py build
@@ -137,6 +148,12 @@ bench-serving: .venv-peers/installed .venv-peers/servers ## compare servers with
 
 bench-accuracy: .venv-peers/installed ## hold quantised files against float32, beside llama.cpp
 	$(PEERS)/python bench/accuracy.py
+
+bench-gpu: .venv/developed ## measure this machine's GPU: kernels beside torch's, then whole models and their errors
+	$(BIN)/python bench/gpu_products.py
+	$(BIN)/python bench/gpu_attention.py
+	$(BIN)/python bench/gpu_rows.py
+	$(BIN)/python bench/gpu.py --check 1b/q4_k_m 8b/q4_k_m
 
 bench-agents: .venv/developed ## play recorded sessions of coding agents and write docs/agents.md's table
 	$(BIN)/python bench/agents.py
