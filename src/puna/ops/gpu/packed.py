@@ -126,7 +126,7 @@ class PackedMatrix:
             stored, type = _converted(stored, type, columns)
         form = FORMATS[type]
         if type in _FLOATS:
-            numbers = _pad(stored.view(_FLOATS[type]), form.chunk).contiguous()
+            numbers = _pad(_as(stored, _FLOATS[type]), form.chunk).contiguous()
             factors = torch.ones(rows, device=data.device)
             return cls(type, rows, columns, numbers, numbers, numbers, numbers, factors)
         step = max(1, _CHUNK_VALUES // columns)
@@ -206,7 +206,7 @@ class _Fields:
 
 def _pack_rows(stored: Tensor, type: GGMLType, form: Format) -> _Piece:
     """Pack rows uint8 [rows, bytes] of a quantised type."""
-    fields = _READERS[type](stored.reshape(len(stored), -1, type.type_size))
+    fields = _READERS[type](stored.reshape(len(stored), stored.shape[1] // type.type_size, type.type_size))
     codes, high = _words(_pad(fields.codes, form.chunk), form.bits)
     groups = 16 if form.scales in ("halves", "halves_affine") else 32
     per_chunk = form.chunk // groups
@@ -233,7 +233,7 @@ def _pack_rows(stored: Tensor, type: GGMLType, form: Format) -> _Piece:
         match form.scales:
             case "half":
                 halves = padded(_halves(fields.scales, powers))
-                scales = halves.view(torch.int32)
+                scales = _as(halves, torch.int32)
             case "affine":
                 assert fields.minima is not None
                 scales = padded(_pairs(_halves(fields.scales, powers), _halves(-fields.minima, powers)))
@@ -281,7 +281,16 @@ def _power_of_two(exponents: Tensor) -> Tensor:
 
 def _pairs(low: Tensor, up: Tensor) -> Tensor:
     """Return float16 numbers [rows, n] as the halves of int32 words [rows, n]."""
-    return torch.stack([low, up], dim=2).view(torch.int32).squeeze(2)
+    return _as(torch.stack([low, up], dim=2), torch.int32).squeeze(2)
+
+
+def _as(values: Tensor, type: torch.dtype) -> Tensor:
+    """Return the bits of `values` as numbers of another type, those of the last axis joined or split.
+
+    Through one axis: what torch wants of the strides of others, even of a single row, differs by version.
+    """
+    *shape, last = values.shape
+    return values.reshape(values.numel()).view(type).reshape(*shape, last * values.itemsize // type.itemsize)
 
 
 def _by_halves(values: Tensor) -> Tensor:
@@ -291,7 +300,7 @@ def _by_halves(values: Tensor) -> Tensor:
 
 def _four_bytes(values: Tensor) -> Tensor:
     """Return integers from 0 to 255 [rows, 4 n] as int32 words [rows, n], the first in the lowest byte."""
-    return values.to(torch.uint8).contiguous().view(torch.int32)
+    return _as(values.to(torch.uint8), torch.int32)
 
 
 def _exponents(scales: Tensor) -> tuple[Tensor, Tensor]:
@@ -370,7 +379,7 @@ def _rows(values: Tensor) -> Tensor:
 
 def _half(blocks: Tensor, at: int) -> Tensor:
     """Return the float16 numbers at a byte of each block: float32 [rows, blocks]."""
-    return blocks[:, :, at : at + 2].contiguous().view(torch.float16).squeeze(2).float()
+    return _as(blocks[:, :, at : at + 2], torch.float16).squeeze(2).float()
 
 
 def _read_q4_0(blocks: Tensor) -> _Fields:
@@ -435,7 +444,7 @@ def _read_q5_k(blocks: Tensor) -> _Fields:
 
 def _read_q6_k(blocks: Tensor) -> _Fields:
     codes = _unpack(blocks[:, :, :128], 4, 64) | _unpack(blocks[:, :, 128:192], 2, 32) << 4
-    scales = blocks[:, :, 192:208].contiguous().view(torch.int8)
+    scales = _as(blocks[:, :, 192:208], torch.int8)
     return _Fields(_rows(codes), _rows(scales).float(), unit=_half(blocks, 208))
 
 
