@@ -83,13 +83,13 @@ TILES = (
         dense_parts=ManyTiles(rows=128, tokens=64, warps=8, stages=3),
         exact=ManyTiles(rows=32, tokens=32, warps=4, stages=2),
     ),
-    Tiles(  # AMD's (64 KiB)
+    Tiles(  # AMD's (64 KiB, and 256 registers where a warp has 32 threads)
         shared=0,
         few_tokens=16,
         few=FewTiles(rows=32, ways=4, stages=2),
         few_wide=FewTiles(rows=32, ways=2, stages=2, programs=512),
-        many=ManyTiles(rows=64, tokens=64, warps=4, stages=2),
-        many_wide=ManyTiles(rows=64, tokens=64, warps=4, stages=2),
+        many=ManyTiles(rows=32, tokens=64, warps=4, stages=2),
+        many_wide=ManyTiles(rows=32, tokens=64, warps=4, stages=2),
         dense=ManyTiles(rows=128, tokens=128, warps=8, stages=2),
         dense_parts=ManyTiles(rows=64, tokens=64, warps=4, stages=2),
         exact=ManyTiles(rows=32, tokens=32, warps=4, stages=2),
