@@ -23,7 +23,7 @@ import triton
 from torch import Tensor
 
 from puna.gguf import GGMLType
-from puna.ops.gpu.kernels.attention import Configuration, Shape, attention, choose
+from puna.ops.gpu.kernels.attention import Configuration, Shape, attention, choose, family_of
 from puna.ops.gpu.kernels.cells import Planes
 from puna.ops.gpu.kernels.store import load_rows, store_rows
 
@@ -228,7 +228,7 @@ def shape_of(kind: GGMLType) -> Shape:
 
 def configurations(kind: GGMLType, rows: int, trying: bool) -> list[Configuration]:
     """Return the default, and what is compared with it."""
-    base = choose(shape_of(kind), rows, "cuda")
+    base = choose(shape_of(kind), rows, family_of(torch.device("cuda")))
     others = trying and rows in (1, 4096) and kind in (GGMLType.F16, GGMLType.Q8_0)
     return [base, *(alternatives(base, rows == 1) if others else ())]
 

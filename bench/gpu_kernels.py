@@ -50,7 +50,8 @@ def forms(module: str, target: str, *, sample: bool = False) -> Iterator[Form]:
     """Compile the forms that a target launches, or one of each kernel as a `sample`."""
     seen = set()
     for variant in _module(module).variants():
-        if variant.shared > TARGETS[target]:
+        elsewhere = variant.targets and target not in variant.targets
+        if elsewhere or variant.shared > TARGETS[target]:
             continue
         kernel = variant.kernel.fn.__name__
         if not (sample and kernel in seen):

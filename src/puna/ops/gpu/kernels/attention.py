@@ -11,6 +11,7 @@ leave its state unchanged to the bit, so its result does not depend on the rows 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -85,8 +86,9 @@ def attention(
     if not result.numel():
         return result
     shape = Shape(heads, kv_heads, dim, value_dim, key_kind, value_kind, isinstance(values, int))
-    chosen = configuration or choose(shape, rows, kind_of_device(q.device))
-    constants = shape.constants(chosen, kind_of_device(q.device))
+    family = family_of(q.device)
+    chosen = configuration or choose(shape, rows, family)
+    constants = shape.constants(chosen, family)
     tiles, groups = triton.cdiv(rows, constants["ROWS"]), kv_heads * constants["HEAD_TILES"]
     if chosen.splits > 1:
         partial = torch.empty(rows, heads, chosen.splits, value_dim, dtype=torch.float32, device=q.device)
@@ -136,7 +138,7 @@ class Shape:
         """Query heads for each key/value head."""
         return self.heads // self.kv_heads
 
-    def constants(self, chosen: Configuration, device: str) -> dict[str, Any]:
+    def constants(self, chosen: Configuration, family: str) -> dict[str, Any]:
         """Return the constants of the kernel `_tiles`, but for `CAPPED`."""
         together = min(self.group, chosen.queries)
         # Keys wider than values are read in two tiles, the second being the value where it is shared: 576
@@ -164,7 +166,7 @@ class Shape:
             "SPLITS": chosen.splits,
             "LEAST": chosen.least,
             "PARTS": chosen.parts,
-            "WIDEN": device == "cpu",
+            "WIDEN": family == "cpu",
         }
 
 
@@ -173,41 +175,113 @@ def _columns(width: int, kind: GGMLType) -> int:
     return max(1 << (width - 1).bit_length(), 32 if kind.is_quantized else 16) if width else 0
 
 
-def kind_of_device(device: torch.device) -> str:
-    """Return `cuda`, `hip`, or `cpu` for the interpreter."""
+@functools.cache
+def family_of(device: torch.device) -> str:
+    """Return the devices that a device is configured like: a key of `FAMILIES`, or `cpu`, the interpreter."""
     if device.type == "cpu":
         return "cpu"
-    return "hip" if torch.version.hip else "cuda"
+    driver = triton.runtime.driver.active
+    if torch.version.hip:
+        return "cdna" if driver.get_current_target().warp_size == 64 else "rdna"
+    index = torch.cuda.current_device() if device.index is None else device.index
+    shared = driver.utils.get_device_properties(index)["max_shared_mem"]
+    return "hopper" if shared >= 200 << 10 else "ampere"
 
 
-def choose(shape: Shape, rows: int, device: str) -> Configuration:
-    """Return the configuration for batches of `rows` rows on a kind of device."""
+#: Families of devices, and those that are compiled for ahead of time: NVIDIA's with over 200 KB of shared
+#: memory for a program, and with 99 KB or more; AMD's with matrix cores, and with those of its graphics
+#: cards: 64 KB.
+FAMILIES = {
+    "hopper": ("sm_90", "sm_100"),
+    "ampere": ("sm_80",),
+    "cdna": ("gfx942",),
+    "rdna": ("gfx1100",),
+}
+
+#: Tiles by the device, the width of heads and the numbers multiplied: of decoding as (block, warps, stages),
+#: of prompts as (queries, block, warps, stages). Those of bfloat16 are float16's where they are not named.
+#: The H200's were measured; the others were chosen for registers and shared memory as compiled.
+_DECODING = {
+    ("hopper", "narrow", "float16"): (64, 4, 5),
+    ("hopper", "wide", "float16"): (32, 4, 5),
+    ("hopper", "latent", "float16"): (16, 4, 5),
+    ("hopper", "narrow", "float32"): (32, 4, 5),
+    ("hopper", "wide", "float32"): (32, 4, 5),
+    ("hopper", "latent", "float32"): (16, 4, 2),
+    ("ampere", "narrow", "float16"): (64, 4, 5),
+    ("ampere", "wide", "float16"): (32, 4, 5),
+    ("ampere", "latent", "float16"): (16, 4, 5),
+    ("ampere", "narrow", "float32"): (32, 4, 2),
+    ("ampere", "wide", "float32"): (16, 4, 2),
+    ("ampere", "latent", "float32"): (16, 4, 2),
+    ("cdna", "narrow", "float16"): (64, 4, 2),
+    ("cdna", "wide", "float16"): (32, 4, 2),
+    ("cdna", "latent", "float16"): (16, 4, 1),
+    ("cdna", "narrow", "float32"): (32, 4, 1),
+    ("cdna", "wide", "float32"): (16, 4, 1),
+    ("cdna", "latent", "float32"): (16, 4, 1),
+    ("rdna", "narrow", "float16"): (32, 8, 2),
+    ("rdna", "wide", "float16"): (32, 8, 1),
+    ("rdna", "latent", "float16"): (16, 8, 1),
+    ("rdna", "narrow", "float32"): (16, 8, 1),
+    ("rdna", "wide", "float32"): (16, 8, 1),
+    ("rdna", "latent", "float32"): (16, 8, 1),
+}
+_PROMPTS = {
+    # 255 registers are not enough for narrow and wide float16, but nothing is spilled within a loop over
+    # blocks: at most 56 registers before it, once for a run.
+    ("hopper", "narrow", "float16"): (128, 64, 8, 5),
+    ("hopper", "narrow", "bfloat16"): (128, 64, 8, 3),
+    ("hopper", "wide", "float16"): (128, 32, 8, 2),
+    ("hopper", "latent", "float16"): (32, 32, 8, 2),
+    ("hopper", "narrow", "float32"): (64, 32, 4, 2),
+    ("hopper", "wide", "float32"): (64, 32, 8, 2),
+    ("hopper", "latent", "float32"): (16, 16, 8, 2),
+    ("ampere", "narrow", "float16"): (128, 32, 8, 3),
+    ("ampere", "wide", "float16"): (64, 32, 8, 2),
+    ("ampere", "latent", "float16"): (32, 32, 8, 2),
+    ("ampere", "narrow", "float32"): (32, 32, 4, 2),
+    ("ampere", "wide", "float32"): (32, 16, 4, 2),
+    ("ampere", "latent", "float32"): (16, 16, 4, 2),
+    ("cdna", "narrow", "float16"): (64, 64, 4, 2),
+    ("cdna", "narrow", "bfloat16"): (64, 32, 4, 2),
+    ("cdna", "wide", "float16"): (64, 32, 8, 2),
+    ("cdna", "latent", "float16"): (16, 32, 8, 1),
+    ("cdna", "narrow", "float32"): (32, 32, 4, 1),
+    ("cdna", "wide", "float32"): (32, 16, 8, 1),
+    ("cdna", "latent", "float32"): (16, 16, 8, 1),
+    ("rdna", "narrow", "float16"): (64, 32, 8, 2),
+    ("rdna", "wide", "float16"): (32, 32, 8, 1),
+    ("rdna", "latent", "float16"): (16, 16, 8, 1),
+    ("rdna", "narrow", "float32"): (16, 16, 8, 1),
+    ("rdna", "wide", "float32"): (16, 16, 8, 1),
+    ("rdna", "latent", "float32"): (16, 16, 8, 1),
+}
+
+
+def choose(shape: Shape, rows: int, family: str) -> Configuration:
+    """Return the configuration for batches of `rows` rows on a family of devices."""
     wide = max(shape.dim, shape.value_dim)
-    float32 = GGMLType.F32 in (shape.keys, shape.values)
-    bfloat16 = GGMLType.BF16 in (shape.keys, shape.values)
+    width = "narrow" if wide <= 128 else "wide" if wide <= 256 else "latent"
+    types = (shape.keys, shape.values)
+    numbers = "float32" if GGMLType.F32 in types else "bfloat16" if GGMLType.BF16 in types else "float16"
     alone = rows <= DECODING_ROWS
-    if device == "cpu":  # small, so that small tests have many of everything
+    parts = (2 if alone else 1) + (GGMLType.BF16 in types)
+    if family == "cpu":  # small, so that small tests have many of everything
         if alone:
-            return Configuration(16, 16, 4, 2, 3 if bfloat16 else 2, 4, 1, alone=True)
-        return Configuration(32, 16, 2 if rows <= SHORT_ROWS else 1, 2, 2 if bfloat16 else 1, 4, 1)
-    latent = wide > 256  # tiles of 512 values leave room for few rows
+            return Configuration(16, 16, 4, 2, parts, 4, 1, alone=True)
+        return Configuration(32, 16, 2 if rows <= SHORT_ROWS else 1, 2, parts, 4, 1)
+    named = "float16" if numbers == "bfloat16" else numbers
     if alone:
-        queries = 16 if latent else min(64, max(16, triton.next_power_of_2(shape.group)))
+        queries = 16 if width == "latent" else min(64, max(16, triton.next_power_of_2(shape.group)))
         programs = shape.kv_heads * triton.cdiv(shape.group, queries)
-        # About four programs for each multiprocessor if a single row is decoded.
+        # About four programs for each multiprocessor of the largest devices if a single row is decoded.
         splits = min(64, max(8, triton.next_power_of_2(512 // programs)))
-        block = 16 if latent else 32 if wide > 128 or float32 else 64
-        stages = 2 if latent and float32 else 5
-        return Configuration(queries, block, splits, 2, 3 if bfloat16 else 2, 4, stages, alone=True)
-    splits = 16 if rows <= SHORT_ROWS else 1
-    parts = 2 if bfloat16 else 1
-    if latent:
-        return Configuration(16 if float32 else 32, 16 if float32 else 32, splits, 4, parts, 8, 2)
-    if float32:
-        return Configuration(64, 32, splits, 4, 1, 4 if wide <= 128 else 8, 2)
-    if wide <= 128:
-        return Configuration(128, 64, splits, 4, parts, 8, 3 if bfloat16 else 5)
-    return Configuration(128, 32, splits, 4, parts, 8, 2)
+        block, warps, stages = _DECODING[family, width, named]
+        return Configuration(queries, block, splits, 2, parts, warps, stages, alone=True)
+    tiles = _PROMPTS.get((family, width, numbers)) or _PROMPTS[family, width, named]
+    queries, block, warps, stages = tiles
+    return Configuration(queries, block, 16 if rows <= SHORT_ROWS else 1, 4, parts, warps, stages)
 
 
 # Forms that differ by the alignment of a view, or by whether a size is 1, would be compiled for nothing.
@@ -509,12 +583,13 @@ def variants() -> Iterable[Variant]:
     shapes += [Shape(32, 32, 80, 80, *pairs[1]), Shape(16, 8, 256, 256, *pairs[1])]
     shapes += [Shape(40, 8, 192, 128, *pairs[1]), Shape(64, 8, 64, 64, *pairs[1])]
     shapes += [Shape(heads, 1, 576, 512, kind, kind, True) for heads in (16, 128) for kind in CODES]
-    for shape in shapes:
-        for rows in (1, DECODING_ROWS + 1, SHORT_ROWS + 1):
-            yield _variant(shape, rows)
-    for options in ({"softcap": True}, {"sinks": True}, {"bias": True, "places": True}):
-        for rows in (1, SHORT_ROWS + 1):
-            yield _variant(shapes[1], rows, **options)
+    for family in FAMILIES:
+        for shape in shapes:
+            for rows in (1, DECODING_ROWS + 1, SHORT_ROWS + 1):
+                yield _variant(family, shape, rows)
+        for options in ({"softcap": True}, {"sinks": True}, {"bias": True, "places": True}):
+            for rows in (1, SHORT_ROWS + 1):
+                yield _variant(family, shapes[1], rows, **options)
     for value_dim in (128, 512):
         signature = {
             "partial": "*fp32", "largest": "*fp32", "sums": "*fp32", "starts": "*i32", "counts": "*i32",
@@ -529,6 +604,7 @@ def variants() -> Iterable[Variant]:
 
 
 def _variant(
+    family: str,
     shape: Shape,
     rows: int,
     softcap: bool = False,
@@ -536,8 +612,8 @@ def _variant(
     bias: bool = False,
     places: bool = False,
 ) -> Variant:
-    """Return the form of `_tiles` that a call of `rows` rows compiles."""
-    chosen = choose(shape, rows, "cuda")
+    """Return the form of `_tiles` that a call of `rows` rows compiles for a family of devices."""
+    chosen = choose(shape, rows, family)
     split, quantized = chosen.splits > 1, (shape.keys.is_quantized, shape.values.is_quantized)
     types: dict[str, str | None] = {
         "q": "*fp32", "key_codes": CODES[shape.keys], "key_scales": "*fp16" if quantized[0] else None,
@@ -548,7 +624,7 @@ def _variant(
         "largest": "*fp32" if split else None, "sums": "*fp32" if split else None, "rows": "i32",
         "factor": "fp32", "softcap": "fp32", "reach": "i32", "slots": "i32",
     }  # fmt: skip
-    constants = {**shape.constants(chosen, "cuda"), "CAPPED": softcap}
+    constants = {**shape.constants(chosen, family), "CAPPED": softcap}
     names = [name for name, on in (("cap", softcap), ("sinks", sinks), ("bias", bias)) if on]
     heads = f"{shape.heads}/{shape.kv_heads} of {shape.dim}/{shape.value_dim}"
     return Variant(
@@ -558,4 +634,5 @@ def _variant(
         {name: None for name, type in types.items() if type is None} | constants,
         chosen.warps,
         chosen.stages,
+        FAMILIES[family],
     )

@@ -18,3 +18,4 @@ class Variant:
     warps: int = 4
     stages: int = 3
     shared: int = 0  # bytes that blocks of threads can share: devices with less launch another form
+    targets: tuple[str, ...] = ()  # devices, such as `sm_90`, that compile it; empty: all
