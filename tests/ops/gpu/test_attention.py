@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,8 @@ from puna.gguf import GGMLType
 from puna.ops import KV_TYPES
 from tests.ops.attention_calls import TYPES, WINDOWS, Call, Types, chunked, exact, name, prompt, window
 from tests.ops.gpu.launchers import Launchers
-from tests.ops.torch_ops import kv_pack, kv_type
+from tests.ops.gpu.planes import planes
+from tests.ops.torch_ops import kv_pack
 
 attention = pytest.importorskip("puna.ops.gpu.kernels.attention")
 
@@ -38,16 +40,6 @@ HEADS = (4, 1)
 @pytest.fixture
 def gpu(device: torch.device) -> Launchers:
     return Launchers(device, attention)
-
-
-def planes(held: Tensor) -> tuple[Tensor, Tensor | None, GGMLType]:
-    """Return codes, scales and type of a tensor laid out like storage."""
-    kind = kv_type(held)
-    if not kind.is_quantized:
-        return held, None, kind
-    codes, scales = held[..., 2:].flatten(-2).contiguous(), held[..., :2].contiguous()
-    dtype = torch.int8 if kind is GGMLType.Q8_0 else torch.uint8
-    return codes.view(dtype), scales.view(torch.float16).squeeze(-1), kind
 
 
 def run(
@@ -92,6 +84,15 @@ def test_the_number_of_rows_chooses_how_they_are_computed(gpu: Launchers, regime
     count = {"decoding": 2, "short": attention.DECODING_ROWS + 1, "long": attention.SHORT_ROWS + 1}[regime]
     call = Call.random([(0, 0)] * (count - 1) + [(3, 40)], HEADS, (16, 16))
     assert torch.equal(run(gpu, call), run(gpu, call, regime))
+
+
+def test_every_family_of_devices_has_tiles_for_all_heads_and_types() -> None:
+    for family, dim, keys, values in itertools.product(
+        attention.FAMILIES, (64, 256, 512), KV_TYPES, KV_TYPES
+    ):
+        shape = attention.Shape(8, 2, dim, dim, keys, values)
+        for rows in REGIMES.values():
+            assert attention.choose(shape, rows, family).block >= 16
 
 
 @pytest.mark.parametrize(

@@ -238,6 +238,7 @@ _PROMPTS = {
     ("hopper", "wide", "float32"): (64, 32, 8, 2),
     ("hopper", "latent", "float32"): (16, 16, 8, 2),
     ("ampere", "narrow", "float16"): (128, 32, 8, 3),
+    ("ampere", "narrow", "bfloat16"): (64, 32, 4, 3),
     ("ampere", "wide", "float16"): (64, 32, 8, 2),
     ("ampere", "latent", "float16"): (32, 32, 8, 2),
     ("ampere", "narrow", "float32"): (32, 32, 4, 2),
