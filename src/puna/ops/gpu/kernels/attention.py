@@ -241,6 +241,7 @@ _PROMPTS = {
     ("ampere", "narrow", "bfloat16"): (64, 32, 4, 3),
     ("ampere", "wide", "float16"): (64, 32, 8, 2),
     ("ampere", "latent", "float16"): (32, 32, 8, 2),
+    ("ampere", "latent", "bfloat16"): (16, 32, 8, 2),
     ("ampere", "narrow", "float32"): (32, 32, 4, 2),
     ("ampere", "wide", "float32"): (32, 16, 4, 2),
     ("ampere", "latent", "float32"): (16, 16, 4, 2),
