@@ -636,5 +636,5 @@ def _variant(
         {name: None for name, type in types.items() if type is None} | constants,
         chosen.warps,
         chosen.stages,
-        FAMILIES[family],
+        targets=FAMILIES[family],
     )
