@@ -19,7 +19,8 @@ from torch import Tensor
 from puna.ops.gpu.kernels import elementary
 from puna.ops.gpu.kernels.variant import Variant
 
-#: The most programs that share the rows of a batch. Each computes the sequences that begin in its segment.
+#: The most segments that a batch's rows are split into; a program computes the sequences that begin in one.
+#: Up to 64 sequences that decode are computed at once, and a prompt leaves few programs with nothing to do.
 SEGMENTS = 64
 #: Rows whose starts are looked at together.
 _SEARCH = 128

@@ -34,7 +34,7 @@ _TURN = Fraction(0x6487ED5110B4611A62633145C0, 2**100)
 class Turns:
     """A `Rope` on a device."""
 
-    each: Tensor  # int64 [pairs], in units of 2^-64 of a turn per position
+    frequencies: Tensor  # int64 [pairs], in units of 2^-64 of a turn per position
     axes: Tensor | None  # int32 [pairs]
     axis_count: int
     magnitude: float
@@ -44,8 +44,8 @@ class Turns:
     def of(cls, rope: Rope, device: torch.device) -> Turns:
         """Copy a rotation to the device."""
         axes = None if rope.axes is None else torch.from_numpy(rope.axes).to(device)
-        each = torch.from_numpy(turns_of(rope.frequencies)).to(device)
-        return cls(each, axes, rope.axis_count, rope.magnitude, rope.neox)
+        frequencies = torch.from_numpy(turns_of(rope.frequencies)).to(device)
+        return cls(frequencies, axes, rope.axis_count, rope.magnitude, rope.neox)
 
 
 def turns_of(frequencies: NDArray[np.float32]) -> NDArray[np.int64]:
@@ -56,7 +56,7 @@ def turns_of(frequencies: NDArray[np.float32]) -> NDArray[np.int64]:
 
 @triton.jit
 def _rope_kernel(
-    x, positions, each, axes, heads, width, magnitude,
+    x, positions, frequencies, axes, heads, width, magnitude,
     AXES: tl.constexpr, NEOX: tl.constexpr, PAIRS: tl.constexpr, HEADS_TILE: tl.constexpr,
     PAIRS_TILE: tl.constexpr,
 ):  # fmt: skip
@@ -70,7 +70,7 @@ def _rope_kernel(
     else:
         axis = tl.load(axes + pair, here, 0)
         position = tl.load(positions + row * AXES + axis, here, 0).to(tl.int64)
-    cosine, sine = elementary.cos_sin(position * tl.load(each + pair, here, 0))
+    cosine, sine = elementary.cos_sin(position * tl.load(frequencies + pair, here, 0))
     cosine, sine = (cosine * magnitude)[None, :], (sine * magnitude)[None, :]
     begin = x + (row * heads + head[:, None]) * width
     if NEOX:
@@ -108,12 +108,12 @@ def rope_(x: Tensor, positions: Tensor, turns: Turns) -> None:
     if not x.numel():
         return
     rows, heads, width = x.shape
-    pairs = len(turns.each)
+    pairs = len(turns.frequencies)
     tile = tile_for(heads, pairs)
     axes = 1 if positions.dim() == 1 else positions.shape[1]
     _rope_kernel[(rows, triton.cdiv(heads, tile.heads))](
-        x, positions, turns.each, None if axes == 1 else turns.axes, heads, width, turns.magnitude, axes,
-        turns.neox, pairs, tile.heads, tile.pairs, num_warps=tile.warps,
+        x, positions, turns.frequencies, None if axes == 1 else turns.axes, heads, width, turns.magnitude,
+        axes, turns.neox, pairs, tile.heads, tile.pairs, num_warps=tile.warps,
     )  # fmt: skip
 
 
@@ -132,7 +132,7 @@ def variants() -> Iterable[Variant]:
                     f"rope, {heads} heads of {pairs} pairs ({order}), axes: {axes}",
                     _rope_kernel,
                     {
-                        "x": "*fp32", "positions": "*i32", "each": "*i64",
+                        "x": "*fp32", "positions": "*i32", "frequencies": "*i64",
                         "axes": "constexpr" if axes == 1 else "*i32", "heads": "i32", "width": "i32",
                         "magnitude": "fp32", **dict.fromkeys(constants, "constexpr"),
                     },
