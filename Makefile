@@ -72,8 +72,9 @@ test-schemathesis: .venv/developed ## give every route the requests that schemat
 test-portable: .venv/developed page-if-possible ## run all tests as on systems other than Linux
 	PUNA_PORTABLE=1 $(PYTEST) -m "not process_memory" $(PYTEST_ARGS)
 
-# Tests that compute in their own process. On a GPU they share one process, because there is one GPU.
-ON_A_GPU := tests/nn tests/kvcache tests/model tests/engine tests/vision
+# Tests that compute in their own process; those in tests/kvcache put numpy's arrays into the host's storage, and
+# tests/ops/gpu has storage of its own. On a GPU they share one process, because there is one GPU.
+ON_A_GPU := tests/nn tests/model tests/engine tests/vision
 
 test-gpu: .venv/developed ## run the tests of kernels, and models beside transformers, on this machine's GPU
 	PUNA_GPU_DEVICE=cuda $(BIN)/python -m pytest -m "thorough or not thorough" tests/ops/gpu $(PYTEST_ARGS)
