@@ -37,7 +37,7 @@ SHORT_ROWS = 256
 
 @dataclass(frozen=True)
 class Configuration:
-    """How one shape of batch is computed.
+    """The tiles in which one shape of batch is computed.
 
     Bits depend on everything here except `warps`, `stages` and `queries`.
     """
