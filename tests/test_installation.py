@@ -25,6 +25,7 @@ SOURCES = ROOT / "src" / "puna"
 #: The modules that need an extra, which they name in an error where it is missing.
 OF_EXTRAS = {
     "cluster": ("cluster",),
+    "gpu": ("ops/gpu",),
     "mcp": ("mcp", "cli/mcp_serving.py"),
     "pdf": ("server/jobs/pdf/process.py",),
 }
@@ -132,6 +133,8 @@ for module in pkgutil.walk_packages(puna.__path__, "puna."):
         continue
     if module.name in ("puna.mcp.transports", "puna.cli.mcp_serving", "puna.server.jobs.pdf.process"):
         continue  # they need an extra
+    if module.name.startswith("puna.ops.gpu."):
+        continue
     if module.name.startswith("puna.ops.cpu") and importlib.util.find_spec("puna._native") is None:
         continue
     importlib.import_module(module.name)

@@ -38,7 +38,7 @@ _LARGEST_POWER = 30
 
 
 @dataclass(frozen=True)
-class Format:
+class PlaneFormat:
     """The form of a type's planes, as constants of the kernels (`kernels/formats.py`)."""
 
     bits: int  # of a code; 16 and 32 are floating-point numbers
@@ -51,23 +51,23 @@ class Format:
         return 256 if self.bits in (2, 3, 5, 6) else 128
 
 
-FORMATS: dict[GGMLType, Format] = {
-    GGMLType.F32: Format(32, "none", 0),
-    GGMLType.F16: Format(16, "none", 0),
-    GGMLType.BF16: Format(16, "none", 0),
-    GGMLType.Q4_0: Format(4, "half", 8),
-    GGMLType.Q4_1: Format(4, "affine", 8),
-    GGMLType.Q5_0: Format(5, "half", 16),
-    GGMLType.Q5_1: Format(5, "affine", 16),
-    GGMLType.Q8_0: Format(8, "half", 128),
-    GGMLType.IQ4_NL: Format(4, "half", "iq4"),
-    GGMLType.MXFP4: Format(4, "exponent", "e2m1"),
-    GGMLType.Q2_K: Format(2, "halves_affine", 2),
-    GGMLType.Q3_K: Format(3, "halves", 4),
-    GGMLType.Q4_K: Format(4, "bytes_affine", 8),
-    GGMLType.Q5_K: Format(5, "bytes_affine", 16),
-    GGMLType.Q6_K: Format(6, "halves", 32),
-    GGMLType.IQ4_XS: Format(4, "bytes", "iq4"),
+FORMATS: dict[GGMLType, PlaneFormat] = {
+    GGMLType.F32: PlaneFormat(32, "none", 0),
+    GGMLType.F16: PlaneFormat(16, "none", 0),
+    GGMLType.BF16: PlaneFormat(16, "none", 0),
+    GGMLType.Q4_0: PlaneFormat(4, "half", 8),
+    GGMLType.Q4_1: PlaneFormat(4, "affine", 8),
+    GGMLType.Q5_0: PlaneFormat(5, "half", 16),
+    GGMLType.Q5_1: PlaneFormat(5, "affine", 16),
+    GGMLType.Q8_0: PlaneFormat(8, "half", 128),
+    GGMLType.IQ4_NL: PlaneFormat(4, "half", "iq4"),
+    GGMLType.MXFP4: PlaneFormat(4, "exponent", "e2m1"),
+    GGMLType.Q2_K: PlaneFormat(2, "halves_affine", 2),
+    GGMLType.Q3_K: PlaneFormat(3, "halves", 4),
+    GGMLType.Q4_K: PlaneFormat(4, "bytes_affine", 8),
+    GGMLType.Q5_K: PlaneFormat(5, "bytes_affine", 16),
+    GGMLType.Q6_K: PlaneFormat(6, "halves", 32),
+    GGMLType.IQ4_XS: PlaneFormat(4, "bytes", "iq4"),
 }
 
 _FLOATS = {GGMLType.F32: torch.float32, GGMLType.F16: torch.float16, GGMLType.BF16: torch.bfloat16}
@@ -87,7 +87,7 @@ class PackedMatrix:
     factors: Tensor
 
     @property
-    def format(self) -> Format:
+    def format(self) -> PlaneFormat:
         """The form of the planes."""
         return FORMATS[self.type]
 
@@ -204,7 +204,7 @@ class _Fields:
     minimum_unit: Tensor | None = None
 
 
-def _pack_rows(stored: Tensor, type: GGMLType, form: Format) -> _Piece:
+def _pack_rows(stored: Tensor, type: GGMLType, form: PlaneFormat) -> _Piece:
     """Pack rows uint8 [rows, bytes] of a quantised type."""
     fields = _READERS[type](stored.reshape(len(stored), stored.shape[1] // type.type_size, type.type_size))
     codes, high = _words(_pad(fields.codes, form.chunk), form.bits)

@@ -18,8 +18,8 @@ from torch import Tensor
 from puna.ops.experts import ACTIVATIONS
 from puna.ops.gpu.kernels.matmul import (
     FEW_ROWS,
-    Groups,
-    Prepared,
+    ExpertGroups,
+    PreparedRows,
     few_tokens,
     form_of,
     half_scale,
@@ -59,7 +59,7 @@ def experts(
     used = chosen.shape[1]
     groups = group(chosen, count)
     inputs = replace(groups, scale=weights) if scale_inputs else groups
-    prepared: dict[torch.dtype, Prepared] = {}
+    prepared: dict[torch.dtype, PreparedRows] = {}
 
     def project(matrix: PackedMatrix, bias: Tensor | None) -> Tensor:
         form = form_of(matrix.type)
@@ -93,7 +93,7 @@ def expert_linear(
     return multiply(prepare(x, form_of(weight.type)), weight, bias, group(chosen[:, None], count))
 
 
-def group(chosen: Tensor, count: int) -> Groups:
+def group(chosen: Tensor, count: int) -> ExpertGroups:
     """Sort the pairs of tokens and their experts `chosen` int32 [T, used], below `count`."""
     tokens, used = chosen.shape
     total = tokens * used
@@ -110,7 +110,7 @@ def group(chosen: Tensor, count: int) -> Groups:
         if total:
             block = max(16, triton.next_power_of_2(max(total, most)))
             _group[(1,)](flat, pairs, tiles, total, most, SIZE=size, BLOCK=block, num_warps=8)
-        return Groups(flat, pairs, tiles, size, used, count, few)
+        return ExpertGroups(flat, pairs, tiles, size, used, count, few)
     ordered, pairs = torch.sort(flat, stable=True)
     numbers = torch.arange(count + 1, dtype=flat.dtype, device=flat.device)
     begins = torch.searchsorted(ordered, numbers)
@@ -121,11 +121,11 @@ def group(chosen: Tensor, count: int) -> Groups:
     first = begins[expert] + (index - ends[expert] + tiles_of[expert]) * size
     sizes = (begins[expert + 1] - first).clamp_(0, size)
     tiles = torch.stack([expert, first.clamp(max=total - 1), sizes], dim=1).to(torch.int32)
-    return Groups(flat, pairs.to(torch.int32), tiles, size, used, count, few)
+    return ExpertGroups(flat, pairs.to(torch.int32), tiles, size, used, count, few)
 
 
-def _activated(gates: Tensor, risen: Tensor, activation: str, form: torch.dtype) -> Prepared:
-    """Return the activation of `gates` and `risen` [pairs, width] in a form (see `Prepared`)."""
+def _activated(gates: Tensor, risen: Tensor, activation: str, form: torch.dtype) -> PreparedRows:
+    """Return the activation of `gates` and `risen` [pairs, width] in a form (see `PreparedRows`)."""
     rows, columns = risen.shape
     width = columns if form is torch.float32 else -(-columns // _COLUMNS) * _COLUMNS
     parts = (2,) if form is torch.bfloat16 else ()
@@ -138,7 +138,7 @@ def _activated(gates: Tensor, risen: Tensor, activation: str, form: torch.dtype)
             gates, risen, values, factors, rows, columns, width, ACTIVATION=activation, FORM=name,
             BLOCK=block, num_warps=4,
         )  # fmt: skip
-    return Prepared(values, factors, rows, columns)
+    return PreparedRows(values, factors, rows, columns)
 
 
 #: Columns that a program of `_activate` holds in registers.

@@ -17,7 +17,7 @@ float32 (`_exact_few_rows`, `_exact_many_rows`).
 A row's result is the same bits whatever else is in the batch, as long as the batch stays on the same side of
 `FEW_ROWS`: nothing that orders the sum over columns depends on the number of rows.
 
-With `Groups`, a matrix is a stack of experts, and each tile of rows is multiplied by one of them.
+With `ExpertGroups`, a matrix is a stack of experts, and each tile of rows is multiplied by one of them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _STEP_ROWS = 128
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedRows:
     """Rows of activations in the form that products with a type of weights take.
 
     `values` float16 [rows, width], to be multiplied by the powers of two `factors` [rows]; or bfloat16 [2,
@@ -68,7 +68,7 @@ class Prepared:
 
 
 @dataclass(frozen=True)
-class Groups:
+class ExpertGroups:
     """Pairs of a token and an expert, in tiles that have one expert each.
 
     The result of a product has a row for each pair. Pairs are numbered by tokens: `share` of them have the
@@ -92,11 +92,11 @@ def form_of(type: GGMLType) -> torch.dtype:
     return {GGMLType.F32: torch.float32, GGMLType.BF16: torch.bfloat16}.get(type, torch.float16)
 
 
-def prepare(x: Tensor, form: torch.dtype) -> Prepared:
-    """Return rows `x` [T, columns] in a form (see `Prepared` and `form_of`)."""
+def prepare(x: Tensor, form: torch.dtype) -> PreparedRows:
+    """Return rows `x` [T, columns] in a form (see `PreparedRows` and `form_of`)."""
     rows, columns = x.shape
     if form is torch.float32:
-        return Prepared(x, x, rows, columns)
+        return PreparedRows(x, x, rows, columns)
     width = -(-columns // _COLUMNS) * _COLUMNS
     parts = (2,) if form is torch.bfloat16 else ()
     values = torch.empty((*parts, rows, width), dtype=form, device=x.device)
@@ -106,7 +106,7 @@ def prepare(x: Tensor, form: torch.dtype) -> Prepared:
         _prepare[(rows,)](
             x, values, factors, rows, columns, width, HALF=form is torch.float16, BLOCK=block, num_warps=8
         )
-    return Prepared(values, factors, rows, columns)
+    return PreparedRows(values, factors, rows, columns)
 
 
 #: Columns that a program of `_prepare` holds in registers.
@@ -122,7 +122,7 @@ def linear_many(
     x: Tensor, weights: Sequence[PackedMatrix], biases: Sequence[Tensor | None] | None = None
 ) -> list[Tensor]:
     """Return `linear` of the same x with each of `weights`, preparing x once for each form."""
-    forms: dict[torch.dtype, Prepared] = {}
+    forms: dict[torch.dtype, PreparedRows] = {}
     results = []
     for weight, bias in zip(weights, biases or [None] * len(weights), strict=True):
         form = form_of(weight.type)
@@ -139,7 +139,7 @@ def linear_heads(x: Tensor, weights: Sequence[PackedMatrix]) -> Tensor:
 
 
 def multiply(
-    x: Prepared, weight: PackedMatrix, bias: Tensor | None = None, groups: Groups | None = None
+    x: PreparedRows, weight: PackedMatrix, bias: Tensor | None = None, groups: ExpertGroups | None = None
 ) -> Tensor:
     """Return the product of prepared rows [T, columns] and a matrix, plus `bias`: float32 [T, rows].
 
@@ -220,19 +220,19 @@ def splits(rows: int, chunks: int, tiles: FewTiles, matrices: int = 1) -> int:
     return max(1, min(wanted, tiles.max_splits, chunks // tiles.ways))
 
 
-def _grouped(groups: Groups | None, unused: Tensor) -> tuple[Tensor, Tensor, Tensor, int]:
+def _grouped(groups: ExpertGroups | None, unused: Tensor) -> tuple[Tensor, Tensor, Tensor, int]:
     """Return the arguments of kernels for groups."""
     if groups is None:
         return unused, unused, unused, 1
     return groups.pairs, groups.tiles, unused if groups.scale is None else groups.scale, groups.share
 
 
-def _group_constants(groups: Groups | None) -> dict[str, bool]:
+def _group_constants(groups: ExpertGroups | None) -> dict[str, bool]:
     return {"GROUPED": groups is not None, "SCALED": groups is not None and groups.scale is not None}
 
 
 def _multiply_few(
-    x: Prepared, weight: PackedMatrix, bias: Tensor | None, out: Tensor, groups: Groups | None
+    x: PreparedRows, weight: PackedMatrix, bias: Tensor | None, out: Tensor, groups: ExpertGroups | None
 ) -> None:
     count, rows = out.shape
     tiles = tiles_for(out.device).for_few(weight.format)
@@ -262,7 +262,7 @@ _ADDED = 512
 
 
 def _multiply_many(
-    x: Prepared, weight: PackedMatrix, bias: Tensor | None, out: Tensor, groups: Groups | None
+    x: PreparedRows, weight: PackedMatrix, bias: Tensor | None, out: Tensor, groups: ExpertGroups | None
 ) -> None:
     count, rows = out.shape
     tiles = tiles_for(out.device).for_many(weight.format)
@@ -276,7 +276,7 @@ def _multiply_many(
 
 
 def _multiply_dense(
-    x: Prepared, weight: PackedMatrix, values: Tensor, bias: Tensor | None, out: Tensor, begin: int
+    x: PreparedRows, weight: PackedMatrix, values: Tensor, bias: Tensor | None, out: Tensor, begin: int
 ) -> None:
     """Multiply by `values` 16-bit [n, width], which are the matrix's rows from `begin`."""
     rows, parts = len(values), _parts(weight)
@@ -291,7 +291,12 @@ def _multiply_dense(
 
 
 def _multiply_exactly(
-    x: Prepared, weight: PackedMatrix, bias: Tensor | None, out: Tensor, groups: Groups | None, few: bool
+    x: PreparedRows,
+    weight: PackedMatrix,
+    bias: Tensor | None,
+    out: Tensor,
+    groups: ExpertGroups | None,
+    few: bool,
 ) -> None:
     count, rows = out.shape
     arguments = (x.values, weight.codes, out if bias is None else bias, out)

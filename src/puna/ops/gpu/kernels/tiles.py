@@ -8,7 +8,7 @@ from functools import cache
 import torch
 import triton
 
-from puna.ops.gpu.packed import Format
+from puna.ops.gpu.packed import PlaneFormat
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,11 @@ class Tiles:
     dense_parts: ManyTiles  # where activations are sums of two numbers
     exact: ManyTiles  # in float32
 
-    def for_few(self, form: Format) -> FewTiles:
+    def for_few(self, form: PlaneFormat) -> FewTiles:
         """Return the tiles for few rows of x and weights of a form."""
         return self.few if form.chunk == 128 else self.few_wide
 
-    def for_many(self, form: Format) -> ManyTiles:
+    def for_many(self, form: PlaneFormat) -> ManyTiles:
         """Return the tiles for many rows of x and packed weights of a form."""
         return self.many if form.chunk == 128 else self.many_wide
 
