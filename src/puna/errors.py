@@ -107,6 +107,12 @@ class HistoryError(PunaError):
     """The page's history cannot be read or written."""
 
 
+class HistoryClosedError(HistoryError):
+    """The server is shutting down, and has closed its history."""
+
+    status = 503
+
+
 class PathNotFoundError(PunaError):
     """The server has no such path."""
 

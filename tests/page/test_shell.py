@@ -167,7 +167,7 @@ def test_page_says_that_the_server_is_gone_and_goes_on_when_it_is_back(
         visitor = visit(server)
         visitor.forgive(
             "ERR_CONNECTION_REFUSED|ERR_CONNECTION_RESET|ERR_EMPTY_RESPONSE|ERR_INCOMPLETE_CHUNKED"
-            "|ERR_CONTENT_LENGTH_MISMATCH"
+            "|ERR_CONTENT_LENGTH_MISMATCH|status of 503"
         )
         tab = visitor.tab("#/settings")
         sidebar = Sidebar(tab)

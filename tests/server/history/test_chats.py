@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from puna.errors import ChatNotFoundError, HistoryError, RequestError
+from puna.errors import ChatNotFoundError, HistoryClosedError, HistoryError, RequestError
 from puna.server.history import chats
 from puna.server.history.chats import MessageDraft
 from puna.server.history.database import MIGRATIONS, HistoryDatabase
@@ -72,6 +72,14 @@ def test_chat_returns_the_messages_of_all_branches(history: History) -> None:
     assert (found.leaf, found.settings) == (edited, {"model": "demo"})
     assert history(chats.change_chat, OWNER, chat, {"leaf": answer}).id == chat
     assert history(chats.get_chat, OWNER, chat).leaf == answer
+
+
+def test_a_closed_history_says_that_the_server_is_shutting_down(tmp_path: Path) -> None:
+    database = HistoryDatabase(tmp_path / "history.db", 1 << 20)
+    database.close()
+    with pytest.raises(HistoryClosedError, match="shutting down") as raised:
+        asyncio.run(database.run(lambda connection: connection.execute("SELECT 1")))
+    assert raised.value.status == 503
 
 
 def test_chats_of_another_owner_do_not_exist(history: History) -> None:

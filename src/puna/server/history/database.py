@@ -8,11 +8,11 @@ import logging
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
-from puna.errors import HistoryError
+from puna.errors import HistoryClosedError, HistoryError
 
 T = TypeVar("T")
 
@@ -127,15 +127,22 @@ class HistoryDatabase:
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Return the result of `work` in a transaction of its own, which an error rolls back.
 
-        The transaction ends even if the caller is cancelled. Raises HistoryError and what `work` raises.
+        The transaction ends even if the caller is cancelled. Raises HistoryError, after `close`
+        HistoryClosedError, and what `work` raises.
         """
-        return await asyncio.shield(asyncio.wrap_future(self._thread.submit(self._transaction, work)))
+        return await asyncio.shield(asyncio.wrap_future(self._submit(self._transaction, work)))
 
     async def erase(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Like `run`, and leave nothing of what `work` deletes in the file, its index or its log."""
         result = await self.run(work)
-        await asyncio.shield(asyncio.wrap_future(self._thread.submit(self._scrub)))
+        await asyncio.shield(asyncio.wrap_future(self._submit(self._scrub)))
         return result
+
+    def _submit(self, work: Callable[..., T], *given: Any) -> Future[T]:
+        try:
+            return self._thread.submit(work, *given)
+        except RuntimeError:
+            raise HistoryClosedError("the server is shutting down") from None
 
     def close(self) -> None:
         """Finish queued work and close the file."""
