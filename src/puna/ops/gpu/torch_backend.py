@@ -101,7 +101,7 @@ class TorchBackend(Backend):
 
     def pack(self, weight: Weight) -> None:
         if weight.packed is None:
-            weight.packed = self.array(weight.values())
+            weight.packed = self._converted(weight)
             weight.drop_data()
 
     def packed_bytes(self, type: GGMLType, shape: tuple[int, ...]) -> int:
@@ -110,19 +110,25 @@ class TorchBackend(Backend):
     def storage(self, kind: GGMLType, rows: int, row_shape: tuple[int, ...]) -> DeviceStorage:
         return DeviceStorage(kind, rows, row_shape, self.place)
 
-    def _matrix(self, weight: Weight) -> Tensor:
+    def _converted(self, weight: Weight) -> Any:
+        """Return the matrix in the form that operations take."""
+        return self.array(weight.values())
+
+    def _matrix(self, weight: Weight) -> Any:
+        self.pack(weight)
+        return weight.packed
+
+    def _table(self, weight: Weight) -> Any:
+        """Return a table of embeddings; the output's matrix may share the file's bytes, so they stay."""
         if weight.packed is None:
-            self.pack(weight)
-        matrix: Tensor = weight.packed
-        return matrix
+            weight.packed = self._converted(weight)
+        return weight.packed
 
     # --- operations ------------------------------------------------------------------------------------
 
     def embedding(self, tokens: Tensor, weight: Weight) -> Tensor:
-        if weight.packed is None:  # a table may share the file's bytes with the output's matrix
-            weight.packed = self.array(weight.values())
-        matrix: Tensor = weight.packed
-        return matrix[tokens]
+        table: Tensor = self._table(weight)
+        return table[tokens]
 
     def linear(self, x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
         check_product(x, weight, bias)
