@@ -137,10 +137,7 @@ class TorchBackend(Backend):
     def linear_many(
         self, x: Tensor, weights: Sequence[Weight], biases: Sequence[Tensor | None] | None = None
     ) -> list[Tensor]:
-        biases = biases or [None] * len(weights)
-        if len(weights) != len(biases):
-            raise ValueError(f"{len(weights)} weights and {len(biases)} biases")
-        return [self.linear(x, weight, bias) for weight, bias in zip(weights, biases, strict=True)]
+        return [self.linear(x, weight, bias) for weight, bias in paired(weights, biases)]
 
     def linear_heads(self, x: Tensor, weights: Sequence[Weight]) -> Tensor:
         heads = [self.linear(x[:, head].contiguous(), weight) for head, weight in enumerate(weights)]
@@ -407,6 +404,16 @@ class TorchBackend(Backend):
             shares = _softmax(scores)[:, :count].view(keys.shape[1], group, count)
             result[t] = torch.einsum("kgn,nkd->kgd", shares, value).reshape(heads, width)
         return result
+
+
+def paired(
+    weights: Sequence[Weight], biases: Sequence[Tensor | None] | None
+) -> list[tuple[Weight, Tensor | None]]:
+    """Return each weight with its bias. Raises `ValueError` unless there are as many biases, or none."""
+    biases = biases or [None] * len(weights)
+    if len(weights) != len(biases):
+        raise ValueError(f"{len(weights)} weights and {len(biases)} biases")
+    return list(zip(weights, biases, strict=True))
 
 
 def check_product(x: Tensor, weight: Weight, bias: Tensor | None) -> None:

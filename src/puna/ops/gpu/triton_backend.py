@@ -26,7 +26,7 @@ from puna.ops.gpu.kernels import (
 )
 from puna.ops.gpu.packed import PackedMatrix
 from puna.ops.gpu.storage import DeviceStorage
-from puna.ops.gpu.torch_backend import TorchBackend, check_product
+from puna.ops.gpu.torch_backend import TorchBackend, check_product, paired
 from puna.ops.rope import Rope
 from puna.ops.weight import Weight
 
@@ -69,12 +69,11 @@ class TritonBackend(TorchBackend):
     def linear_many(
         self, x: Tensor, weights: Sequence[Weight], biases: Sequence[Tensor | None] | None = None
     ) -> list[Tensor]:
-        biases = biases or [None] * len(weights)
-        if len(weights) != len(biases):
-            raise ValueError(f"{len(weights)} weights and {len(biases)} biases")
-        for weight, bias in zip(weights, biases, strict=True):
+        for weight, bias in (given := paired(weights, biases)):
             check_product(x, weight, bias)
-        return matmul.linear_many(x, [self._matrix(weight) for weight in weights], biases)
+        return matmul.linear_many(
+            x, [self._matrix(weight) for weight in weights], [bias for _, bias in given]
+        )
 
     def linear_heads(self, x: Tensor, weights: Sequence[Weight]) -> Tensor:
         return matmul.linear_heads(x, [self._matrix(weight) for weight in weights])

@@ -34,7 +34,6 @@ from puna.ops.gpu.packed import PackedMatrix
 _COMPARED = 128
 #: Pairs in a tile of a prompt: smaller if experts have fewer.
 _TILE_SIZES = (16, 32, 64)
-_COLUMNS = 256  # to a multiple of which prepared activations are padded
 
 
 def experts(
@@ -127,18 +126,16 @@ def group(chosen: Tensor, count: int) -> ExpertGroups:
 def _activated(gates: Tensor, risen: Tensor, activation: str, form: torch.dtype) -> PreparedRows:
     """Return the activation of `gates` and `risen` [pairs, width] in a form (see `PreparedRows`)."""
     rows, columns = risen.shape
-    width = columns if form is torch.float32 else -(-columns // _COLUMNS) * _COLUMNS
-    parts = (2,) if form is torch.bfloat16 else ()
-    values = torch.empty((*parts, rows, width), dtype=form, device=risen.device)
-    factors = torch.empty(rows, device=risen.device)
-    if values.numel():
+    prepared = PreparedRows.empty(rows, columns, form, risen.device)
+    width = prepared.width
+    if prepared.values.numel():
         block = min(triton.next_power_of_2(width), _ACTIVATED)
         name = {torch.float32: "float", torch.float16: "half", torch.bfloat16: "parts"}[form]
         _activate[(rows,)](
-            gates, risen, values, factors, rows, columns, width, ACTIVATION=activation, FORM=name,
-            BLOCK=block, num_warps=4,
+            gates, risen, prepared.values, prepared.factors, rows, columns, width, ACTIVATION=activation,
+            FORM=name, BLOCK=block, num_warps=4,
         )  # fmt: skip
-    return PreparedRows(values, factors, rows, columns)
+    return prepared
 
 
 #: Columns that a program of `_activate` holds in registers.

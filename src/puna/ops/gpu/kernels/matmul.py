@@ -61,6 +61,14 @@ class PreparedRows:
     rows: int
     columns: int
 
+    @classmethod
+    def empty(cls, rows: int, columns: int, form: torch.dtype, device: torch.device) -> PreparedRows:
+        """Return room for rows in a form, padded to whole chunks in those of 16 bits."""
+        width = columns if form is torch.float32 else -(-columns // _COLUMNS) * _COLUMNS
+        parts = (2,) if form is torch.bfloat16 else ()
+        values = torch.empty((*parts, rows, width), dtype=form, device=device)
+        return cls(values, torch.empty(rows, device=device), rows, columns)
+
     @property
     def width(self) -> int:
         """The distance between rows."""
@@ -97,16 +105,15 @@ def prepare(x: Tensor, form: torch.dtype) -> PreparedRows:
     rows, columns = x.shape
     if form is torch.float32:
         return PreparedRows(x, x, rows, columns)
-    width = -(-columns // _COLUMNS) * _COLUMNS
-    parts = (2,) if form is torch.bfloat16 else ()
-    values = torch.empty((*parts, rows, width), dtype=form, device=x.device)
-    factors = torch.empty(rows, device=x.device)
+    prepared = PreparedRows.empty(rows, columns, form, x.device)
+    width = prepared.width
     if rows and width:
         block = min(triton.next_power_of_2(width), _PREPARED_COLUMNS)
         _prepare[(rows,)](
-            x, values, factors, rows, columns, width, HALF=form is torch.float16, BLOCK=block, num_warps=8
-        )
-    return PreparedRows(values, factors, rows, columns)
+            x, prepared.values, prepared.factors, rows, columns, width, HALF=form is torch.float16,
+            BLOCK=block, num_warps=8,
+        )  # fmt: skip
+    return prepared
 
 
 #: Columns that a program of `_prepare` holds in registers.
