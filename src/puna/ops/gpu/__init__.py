@@ -52,12 +52,14 @@ def why_not(index: int = 0) -> str:
 
     if torch.version.cuda is None and torch.version.hip is None:
         return f"torch {torch.__version__} was built without GPU support"
+    if torch.version.hip is not None:
+        return "caches need CUDA's virtual memory, and have no form for AMD's GPUs yet"
     if not torch.cuda.is_available():
         return "torch finds no GPU, or its driver is missing or too old"
     if index >= torch.cuda.device_count():
         return f"there is no GPU {index}: torch finds {torch.cuda.device_count()}"
     major, minor = torch.cuda.get_device_capability(index)
-    if torch.version.hip is None and major < 8:
+    if major < 8:
         name = torch.cuda.get_device_name(index)
         return f"{name} has compute capability {major}.{minor}, and the kernels need 8.0 or later"
     return ""
