@@ -28,13 +28,13 @@ THREADS = 2
 def main() -> None:
     sys.path.insert(0, str(ROOT))
     sessions = importlib.import_module("tests.agents.sessions")
+    if warning := load_warning():
+        print(warning)
     results = []
     with tempfile.TemporaryDirectory() as folder:
         for agent in sessions.AGENTS:
             results.append(_measured(agent(), Path(folder)))
             print(line(results[-1]))
-    if warning := load_warning():
-        print(warning)
     model = f"a Llama of {SIZES['layers']} layers and {SIZES['hidden']} values, with random weights"
     REPORT.write(Run(model, THREADS, processor(), results))
 

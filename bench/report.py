@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 
+import psutil
 from pages import DOCS, README, Report
 from roofline import Machine
 from rows import BANDWIDTH_BAR
@@ -98,9 +99,9 @@ def processor() -> str:
 
 
 def load_warning() -> str | None:
-    """Return a warning if other programs use the machine, or None."""
-    busy, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
-    if busy <= 0.5 * cores:
+    """Watch the machine for two seconds, and return a warning if other programs use it, or None."""
+    busy, cores = psutil.cpu_percent(2.0) / 100 * psutil.cpu_count(), len(os.sched_getaffinity(0))
+    if busy <= 0.25 * cores:
         return None
     return (
         f"warning: other programs keep {busy:.1f} of {cores} cores busy. This slows down llama.cpp, whose "
