@@ -2,7 +2,7 @@
 
 way       a cluster of one node beside a server without one: what the way through a cluster costs
 replicas  three replicas of one thread each beside one with all threads
-routing   conversations on three replicas, with our router and in turn
+routing   conversations on six replicas, with our router and in turn
 
 Servers that are compared take turns. `--output` names the folder of the tables.
 """
@@ -33,10 +33,13 @@ from servers import SERVER_READY_S, Server, Setting, environment, free_port, pun
 from serving_report import Burst
 
 REPLICAS: Final = 3
+#: Replicas that conversations are routed to. In turn, each of a few has a third of what a conversation needs.
+ROUTED: Final = 6
 SLOTS: Final = 8
 CONTEXT: Final = 8192
-#: Clients that converse at the same time, and the seconds between turns of each.
-CLIENTS, PAUSE_S = 6, 2.0
+#: Clients that converse at the same time, and the mean seconds between turns of each. There are as many as cores,
+#: for replicas of one thread: with more, first tokens wait for others' answers, whatever the router.
+CLIENTS, PAUSE_S = 2, 2.0
 #: Runs `puna` with a router that lets replicas take turns.
 IN_TURN: Final = str(Path(__file__).with_name("cluster_in_turn.py"))
 ALONE: Final = Crowd("one client", 1, 0, 30, 64, repetitions=15)
@@ -169,7 +172,7 @@ async def _converse(server: Server, sessions: int) -> tuple[list[float], float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", nargs=2, default=["135m", "q8_0"], metavar=("SHAPE", "MIX"))
-    parser.add_argument("--sessions", type=int, default=24, help="conversations, default 24")
+    parser.add_argument("--sessions", type=int, default=12, help="conversations, default 12")
     parser.add_argument("--output", type=Path, help="write the report to this folder")
     arguments = parser.parse_args()
     if warning := load_warning():
@@ -186,12 +189,12 @@ def main() -> None:
             print(*(result.line for result in loads), sep="\n", flush=True)
     routing = []
     for name, in_turn in (("in turn", True), ("Puna", False)):
-        with cluster(part, REPLICAS, in_turn=in_turn) as server:
+        with cluster(part, ROUTED, in_turn=in_turn) as server:
             routing.append(Routing(name, *asyncio.run(_converse(server, arguments.sessions))))
         print(routing[-1].line, flush=True)
     if arguments.output is not None:
         name = " ".join(arguments.model)
-        REPORT.write(Run(name, threads, REPLICAS, CLIENTS, way, loads, routing), arguments.output)
+        REPORT.write(Run(name, threads, REPLICAS, ROUTED, CLIENTS, way, loads, routing), arguments.output)
 
 
 if __name__ == "__main__":

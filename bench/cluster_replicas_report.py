@@ -85,6 +85,7 @@ class Run:
     model: str
     threads: int
     replicas: int
+    routed: int  # replicas of conversations, of one thread each
     clients: int  # that converse
     way: list[Way]
     loads: list[Load]
@@ -122,7 +123,7 @@ def table(run: Run) -> str:
     ]
     text += [
         "",
-        f"| {run.clients} conversations, {run.replicas} replicas | turns | first token | p99 | cached |",
+        f"| {run.clients} conversations at a time, {run.routed} replicas | turns | first token | p99 | cached |",
         "|---|---:|---:|---:|---:|",
     ]
     text += [
