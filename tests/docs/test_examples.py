@@ -89,8 +89,7 @@ def named(tmp_path_factory: pytest.TempPathFactory) -> Path:
     TinyAdapter(("down_proj",), seed=2).write_peft(folder / "tone", TinyLlama().build())
     modelfile = "FROM ./model.gguf\nADAPTER ./style.gguf\nADAPTER ./tone 0.5\n"
     (folder / "Modelfile.tuned").write_text(modelfile)
-    for picture in (ROOT / "docs" / "pictures").glob("*.png"):
-        shutil.copy(picture, folder)
+    shutil.copytree(ROOT / "docs" / "pictures", folder / "docs" / "pictures")
     return folder
 
 
