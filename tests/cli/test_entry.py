@@ -141,6 +141,15 @@ def test_each_command_has_help_with_examples_and_variables(
     assert capsys.readouterr().out == text
 
 
+@pytest.mark.parametrize("group", [[], ["cluster"], ["key"]])
+def test_help_shows_the_whole_summary_of_each_command(
+    group: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*group, "--help"]) == 0
+    commands = re.sub(r"(?ms)^Examples:.*|^Usage:.*?\n", "", capsys.readouterr().out)
+    assert "..." not in commands
+
+
 def test_every_variable_is_explained_somewhere() -> None:
     assert {name for page in PAGES.values() for name in page.variables} == set(VARIABLES)
 

@@ -19,7 +19,10 @@ def init(
         typer.Argument(metavar="[ADDRESS...]", help="Addresses of all nodes, for the certificate."),
     ] = None,
 ) -> None:
-    """Make the token and the certificates of a cluster; run it again with all addresses to add a node."""
+    """Make the token and the certificates of a cluster.
+
+    To add a node, run it again with all addresses.
+    """
     from puna.cli.cluster import make_credentials
 
     make_credentials(addresses or [])
@@ -41,7 +44,10 @@ def drain(
     node: Annotated[str, typer.Argument(metavar="NODE", help="Name, address or id of the node.")],
     undo: Annotated[bool, typer.Option("--undo", help="Give it work again.")] = False,
 ) -> None:
-    """Give a node no new work; ends once its running answers have ended and its prompts are saved."""
+    """Give a node no new work.
+
+    The command ends once the node's running answers have ended and its prompts are saved.
+    """
     from puna.cli.cluster import drain_node
 
     drain_node(node, undo=undo)

@@ -14,11 +14,11 @@ from typer.core import TyperCommand, TyperGroup
 VARIABLES = {
     "PUNA_HOST": "Address of the server (default 127.0.0.1:11434)",
     "PUNA_MODELS": "Folder of the models (default ~/.ollama/models)",
-    "PUNA_HOME": "Folder of the history and logs (default ~/.puna)",
+    "PUNA_HOME": "Folder of chats, keys and logs (default ~/.puna)",
     "PUNA_NUM_THREADS": "Number of threads (default: the number of physical cores)",
     "PUNA_CONTEXT_LENGTH": "Context length in tokens, unless the request or model sets it (default 4096)",
     "PUNA_KEEP_ALIVE": "How long models stay in memory after their last use (default 5m)",
-    "PUNA_NUM_PARALLEL": "Maximum number of requests a model processes in one batch",
+    "PUNA_NUM_PARALLEL": "Maximum number of requests in a model's batch (default 4, or 1 if memory is short)",
     "PUNA_MAX_LOADED_MODELS": "Maximum number of models in memory (default 3)",
     "PUNA_MAX_QUEUE": "Maximum number of waiting requests (default 512)",
     "PUNA_MAX_BODY_MB": "Maximum size of a request in megabytes, model files excepted (default 64)",
