@@ -220,7 +220,7 @@ def test_non_ascii_answers_and_prompts_survive_an_ascii_terminal(shell: Shell, t
     shell.out("rm", "accent")
 
 
-def test_background_server_is_stopped_by_the_command_its_start_message_names(tmp_path: Path) -> None:
+def test_background_server_is_stopped_without_a_key_as_its_start_message_says(tmp_path: Path) -> None:
     fresh = Shell(tmp_path, free_port())
     nobody = fresh.run("serve", "--stop")
     assert (nobody.returncode, nobody.stdout) == (1, "")
@@ -229,6 +229,8 @@ def test_background_server_is_stopped_by_the_command_its_start_message_names(tmp
     assert "keeps running until you stop it with 'puna serve --stop'" in said
     started = re.search(r"process (\d+)", said)
     assert started is not None
+    fresh.out("key", "new")
+    assert "requires a key" in fresh.run("list").stderr
     ended = fresh.run("serve", "--stop")
     assert (ended.returncode, ended.stdout) == (0, "")
     assert ended.stderr == f"Stopped the server at http://127.0.0.1:{fresh.port} (process {started[1]}).\n"

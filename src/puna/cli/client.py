@@ -26,7 +26,7 @@ _MAX_SHOWN = 200
 #: The server's error for a model it does not have.
 _NO_MODEL = re.compile(r"""model (['"])(.+)\1 not found(, try pulling it first)?""")
 #: Replies of a server that requires a key or another host name, which the request's error explains.
-_REFUSALS = (401, 403)
+REFUSALS = (401, 403)
 _CONNECTED = ("connection.connect_tcp.complete", "connection.start_tls.complete")
 
 
@@ -77,7 +77,7 @@ class Client:
             response = self._http.head("/", timeout=_PROBE_TIMEOUT)
         except (httpx.HTTPError, OSError):
             return False
-        if not response.is_success and response.status_code not in _REFUSALS:
+        if not response.is_success and response.status_code not in REFUSALS:
             raise not_ours(self.host, response)
         return True
 

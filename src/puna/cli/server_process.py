@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from puna import config
 from puna.cli import terminal
-from puna.cli.client import Client, unreachable
-from puna.errors import ConnectionFailedError
+from puna.cli.client import REFUSALS, Client, unreachable
+from puna.errors import ConnectionFailedError, ServerError
 from puna.hosts import Host, host_from_env
 
 if TYPE_CHECKING:
@@ -55,19 +55,19 @@ def ensure_server(client: Client, start: bool = True, settings: Mapping[str, str
 def stop_server(host: Host) -> None:
     """Stop the local server at `host` and all its models; return once it has exited.
 
-    Raises ConnectionFailedError if no server of this user and machine listens at the address, or if it does
-    not exit in time.
+    Users need no key to end their own process. Raises ConnectionFailedError if no server of this user and
+    machine listens at the address, or if it does not exit in time.
     """
     with Client(host) as client:
         if not client.is_up():
             raise ConnectionFailedError(f"no server is running at {host.client_url}")
-        reply = client.get("/api/version")
-    process = listener(host)
-    if process is None:
-        raise ConnectionFailedError(
-            f"the server at {host.client_url} is not your process on this machine; stop it where it runs"
-        )
-    if "puna" not in reply:
+        process = listener(host)
+        if process is None:
+            raise ConnectionFailedError(
+                f"the server at {host.client_url} is not your process on this machine; stop it where it runs"
+            )
+        is_puna = _is_puna(client, process)
+    if not is_puna:
         raise ConnectionFailedError(
             f"the server at {host.client_url} is not Puna but {process.name()} (process {process.pid}); "
             "stop it the way it was started"
@@ -82,6 +82,17 @@ def stop_server(host: Host) -> None:
             )
         time.sleep(_POLL_S)
     terminal.note(f"Stopped the server at {host.client_url} (process {process.pid}).")
+
+
+def _is_puna(client: Client, process: psutil.Process) -> bool:
+    """Whether the server of `client` is Puna, by its version or, if that needs a key, by its command."""
+    try:
+        return "puna" in client.get("/api/version")
+    except ServerError as error:
+        if error.status_code not in REFUSALS:
+            raise
+    # An interpreter with `-m puna` or the path of the script.
+    return any(Path(word).name == "puna" for word in process.cmdline()[:3])
 
 
 def _has_ended(process: psutil.Process) -> bool:
