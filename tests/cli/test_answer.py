@@ -30,6 +30,16 @@ def test_timings_are_printed_as_specified() -> None:
     ]
 
 
+def test_cached_tokens_are_shown_and_do_not_count_as_evaluated() -> None:
+    final = {"prompt_eval_count": 4000, "cached": 3900, "prompt_eval_duration": 500_000_000}
+    assert timings(final).splitlines() == [
+        "prompt eval count:    4000 token(s)",
+        "prompt cached:        3900 token(s)",
+        "prompt eval duration: 500ms",
+        "prompt eval rate:     200.00 tokens/s",
+    ]
+
+
 def test_missing_measurements_are_left_out() -> None:
     assert timings({"total_duration": 1_000_000_000, "eval_count": 0}) == "total duration:       1s\n"
 

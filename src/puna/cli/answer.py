@@ -283,11 +283,14 @@ def _tool_call_text(call: Mapping[str, Any]) -> str:
 
 
 def timings(final: Mapping[str, Any]) -> str:
-    """Return the output of `--verbose`, from the last message, without zero or missing measurements."""
+    """Return the output of `--verbose`, from the last message, without zero or missing measurements.
 
-    def rate(count: str, duration: str) -> str:
+    The rate of the prompt is that of the tokens which did not come from the cache.
+    """
+
+    def rate(count: int, duration: str) -> str:
         nanoseconds = final.get(duration) or 0
-        return f"{final.get(count, 0) / nanoseconds * 1e9:.2f} tokens/s" if nanoseconds else ""
+        return f"{count / nanoseconds * 1e9:.2f} tokens/s" if nanoseconds else ""
 
     def time(key: str) -> str:
         return progress.duration(final[key]) if final.get(key) else ""
@@ -295,15 +298,17 @@ def timings(final: Mapping[str, Any]) -> str:
     def count(key: str) -> str:
         return f"{final[key]} token(s)" if final.get(key) else ""
 
+    evaluated = final.get("prompt_eval_count", 0) - final.get("cached", 0)
     rows = [
         ("total duration:", time("total_duration")),
         ("load duration:", time("load_duration")),
         ("prompt eval count:", count("prompt_eval_count")),
+        ("prompt cached:", count("cached")),
         ("prompt eval duration:", time("prompt_eval_duration")),
-        ("prompt eval rate:", rate("prompt_eval_count", "prompt_eval_duration")),
+        ("prompt eval rate:", rate(evaluated, "prompt_eval_duration")),
         ("eval count:", count("eval_count")),
         ("eval duration:", time("eval_duration")),
-        ("eval rate:", rate("eval_count", "eval_duration")),
+        ("eval rate:", rate(final.get("eval_count", 0), "eval_duration")),
     ]
     return "".join(f"{label:<22}{value}\n" for label, value in rows if value)
 
