@@ -43,7 +43,7 @@ CLIENTS, PAUSE_S = 2, 2.0
 #: Runs `puna` with a router that lets replicas take turns.
 IN_TURN: Final = str(Path(__file__).with_name("cluster_in_turn.py"))
 ALONE: Final = Crowd("one client", 1, 0, 30, 64, repetitions=15)
-CROWDED: Final = Crowd("8 clients", SLOTS, 0, 30, 64, repetitions=7)
+CROWDED: Final = Crowd("8 clients", SLOTS, 0, 30, 64, repetitions=15)
 SHARED: Final = Crowd("850 tokens in common", 2 * SLOTS, 850, 20, 64, repetitions=3, seen=True)
 UNRELATED: Final = Crowd("unrelated", 2 * SLOTS, 0, 200, 64, repetitions=3)
 
