@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 
 from puna.cluster.cluster import Cluster
@@ -9,6 +12,7 @@ from puna.cluster.node import Node, NodeFacts
 from puna.cluster.settings import ClusterSettings
 from puna.cluster.split_plan import ModelSizes
 from puna.errors import InsufficientMemoryError
+from puna.protocol import Load
 
 SIZES = ModelSizes((10,) * 6, (1,) * 6, 5, 1, (1, 2, 3, 4, 5))
 
@@ -38,3 +42,38 @@ def test_nodes_with_other_kernels_do_not_share_a_model_unless_they_may() -> None
 def test_a_node_gives_no_more_memory_than_it_may() -> None:
     nodes = [node("a", "avx2", 90, memory=30), node("b", "avx2", 45), node("c", "avx2", 40)]
     assert sorted(names(nodes)) == ["b", "c"]
+
+
+def test_loads_at_one_time_know_of_each_others_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(ClusterSettings(), keep_alive_s=1, step_timeout_s=1)
+    [only] = [node("a", "avx2", 100)]
+    cluster._nodes, cluster._head = {only.id: only}, only.id
+    allowed: list[int | None] = []
+    placed: list[Any] = []
+
+    class Runner:
+        async def load(self, load: Load, *_: object, **__: object) -> None:
+            allowed.append(load.allowed)
+            await asyncio.sleep(0.01)
+
+    class Placed:
+        def promised(self, _: Node) -> int:
+            return 0
+
+        def taken(self, _: Node) -> int:
+            return 60 * len(placed)
+
+    async def start_runner(*_: object) -> tuple[Runner, None]:
+        return Runner(), None
+
+    async def place() -> None:
+        placed.append(await cluster.place(Load(path="sha256-0", num_ctx=1)))
+
+    async def both() -> None:
+        await asyncio.gather(place(), place())
+
+    monkeypatch.setattr("puna.cluster.cluster.start_runner", start_runner)
+    monkeypatch.setattr("puna.cluster.cluster.Replica", lambda *_: object())
+    monkeypatch.setattr(cluster, "_sets", [Placed()])
+    asyncio.run(both())
+    assert allowed == [100, 40]

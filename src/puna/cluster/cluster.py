@@ -8,8 +8,8 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Collection, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -57,6 +57,13 @@ class _Loading:
     held: Mapping[Node, list[str]]  # digests of the files that each node has
     on_progress: ProgressCallback | None
     stall_timeout_s: float | None  # of a load or a copy that makes no progress
+    turns: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)  # that it holds
+
+    @contextlib.asynccontextmanager
+    async def taking_turns(self) -> AsyncIterator[_Loading]:
+        """Keep the turns that it takes at nodes until the end of the block."""
+        async with contextlib.AsyncExitStack() as turns:
+            yield replace(self, turns=turns)
 
     def gets_files(self, node: Node) -> bool:
         """Whether a node has the files, or room for them as far as is known."""
@@ -77,6 +84,7 @@ class Cluster:
         self._joining: set[str] = set()
         self._refused: dict[str, str] = {}  # why nodes are not used, by id
         self._sets: set[Replicas] = set()
+        self._dividing = asyncio.Lock()  # or two divided models might wait for each other's nodes
         self._head = ""  # Ray's id of this node
         self._digests: dict[tuple[str, int, int], str] = {}  # by path, size and time
         contexts = tls_contexts(os.environ)
@@ -196,7 +204,8 @@ class Cluster:
                 continue  # it would refuse, too
             try:
                 with node.loads():
-                    return await node.while_there(self._load(node, loading))
+                    async with loading.taking_turns() as own:
+                        return await node.while_there(self._load(node, own))
             except InsufficientMemoryError as error:
                 if refusal is None or error.needed - error.available < refusal.needed - refusal.available:
                     refusal = error
@@ -227,30 +236,32 @@ class Cluster:
         """
         head = self._nodes[self._head]
         sizes: ModelSizes = await ask(head.agent.sizes.remote(loading.load), head.name, _FACTS_TIMEOUT_S)
-        while True:
-            usable = self._by_suitability(loading, without)
-            try:
-                return await self._load_shares(self._shares(sizes, usable), sizes, loading)
-            except DiskError as error:  # its node is usable no more
-                _log.warning("a model cannot be divided as planned: %s", error)
-            except InsufficientMemoryError as error:
-                if problems := self._disk_problems(loading):
-                    raise InsufficientMemoryError(
-                        f"{error}{problems}", error.needed, error.available
-                    ) from error
-                raise
+        async with self._dividing:
+            while True:
+                usable = self._by_suitability(loading, without)
+                try:
+                    return await self._load_shares(self._shares(sizes, usable), sizes, loading)
+                except DiskError as error:  # its node is usable no more
+                    _log.warning("a model cannot be divided as planned: %s", error)
+                except InsufficientMemoryError as error:
+                    if problems := self._disk_problems(loading):
+                        raise InsufficientMemoryError(
+                            f"{error}{problems}", error.needed, error.available
+                        ) from error
+                    raise
 
     async def _load_shares(self, shares: Sequence[Share], sizes: ModelSizes, loading: _Loading) -> Replica:
         known = {node.name: node for node in self._nodes.values()}
         nodes = [known[share.node] for share in shares]
-        working: Coroutine[Any, Any, Replica] = self._load_stages(
-            list(zip(shares, nodes, strict=True)), sizes, loading
-        )
-        with contextlib.ExitStack() as stack:
-            for node in nodes:
-                stack.enter_context(node.loads())
-                working = node.while_there(working)
-            return await working
+        async with loading.taking_turns() as own:
+            working: Coroutine[Any, Any, Replica] = self._load_stages(
+                list(zip(shares, nodes, strict=True)), sizes, own
+            )
+            with contextlib.ExitStack() as stack:
+                for node in nodes:
+                    stack.enter_context(node.loads())
+                    working = node.while_there(working)
+                return await working
 
     def _shares(self, sizes: ModelSizes, nodes: Collection[Node]) -> list[Share]:
         """Divide a model among nodes whose kernels agree, unless others are allowed."""
@@ -357,9 +368,13 @@ class Cluster:
         self, node: Node, loading: _Loading, split: SplitLoad | None = None
     ) -> tuple[RunnerClient, RemoteProcess]:
         """Start a runner on a node, and load the model there, or the part of it that `split` names."""
-        own = msgspec.structs.replace(await self._local(node, loading), split=split)
+        load = await self._local(node, loading)
         client, process = await start_runner(node, self._tls)
         try:
+            await loading.turns.enter_async_context(node.turn)
+            own = msgspec.structs.replace(
+                load, split=split, reserved=self.promised(node), allowed=self.allowed(node)
+            )
             await client.load(own, loading.on_progress, stall_timeout_s=loading.stall_timeout_s)
         except BaseException:
             await client.close()
@@ -377,8 +392,6 @@ class Cluster:
             draft=paths.get(load.draft, ""),
             projector=paths.get(load.projector, ""),
             adapters=tuple(msgspec.structs.replace(each, path=paths[each.path]) for each in load.adapters),
-            reserved=self.promised(node),
-            allowed=self.allowed(node),
         )
 
     async def _files(self, load: Load) -> dict[str, str]:

@@ -221,6 +221,8 @@ class Node:
     leaving: bool = False  # its operator has asked it to end, and it is being drained for that
     asked: bool = False  # for its facts
     lost: asyncio.Event = field(default_factory=asyncio.Event)
+    #: Held from when a load is told how much memory there is until its model counts as one of those here.
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     _disk_problem: tuple[str, float] = ("", 0.0)  # and until when it counts, by time.monotonic
     _loads: int = 0  # under way
     _loaded: asyncio.Event = field(default_factory=asyncio.Event)  # set when one has ended
