@@ -29,7 +29,6 @@ REPORTS = {
     "docs/vision.json": "vision_report",
     "docs/agents.json": "agents_report",
     "docs/clients.json": "clients_report",
-    "docs/cluster-replicas.json": "cluster_replicas_report",
     "docs/cluster-simulation.json": "cluster_report",
     "docs/memory.json": "memory_report",
     "docs/gpu.json": "gpu_report",

@@ -10,6 +10,7 @@ from typing import Protocol, runtime_checkable
 
 from puna.batch import Batch
 from puna.kvcache.contents import CellCounts, Contents, Extents
+from puna.kvcache.hadamard import Hadamard
 from puna.kvcache.saved import Saved
 from puna.ops import Array, Storage
 
@@ -32,6 +33,7 @@ class KVView:
     starts: Array  # int32 [rows]
     counts: Array  # int32 [rows]
     places: Array | None = None  # int32 [rows]
+    hadamard: Hadamard | None = None  # applied to the keys, and to be applied to queries
 
     def of(self, rows: Array) -> KVView:
         """Return the view of only `rows` (int64) of the batch."""

@@ -248,9 +248,9 @@ class CausalCache(CellCache):
     def _rotate(self, cells: NDArray[np.int32], offset: int) -> None:
         assert self._shift is not None
         for index, stored in self.storage.layers.items():
-            keys = stored.keys.numbers(cells)
+            keys = stored.read_keys(self._ops, cells)
             self._shift(index, keys, offset)
-            stored.keys.put(cells, keys)
+            stored.write_keys(self._ops, cells, keys)
 
     def resume_point(self, sequence: int, position: int) -> int:
         position = min(position, self.length(sequence))
@@ -303,7 +303,6 @@ class _Layer:
         self._put_in_pass = 0
         self._stored = stored
         self.keys = stored.keys
-        self.values = stored.values
 
     def put(self, keys: Array, values: Array | None) -> None:
         cells = self._cache._batch_cells
@@ -319,7 +318,7 @@ class _Layer:
             raise ValueError(
                 f"layer {self._index} has not been given the keys of this pass; put comes before view"
             )
-        return KVView(self.keys, self.values, cache._cell_table, cache._starts, cache._counts)
+        return self._stored.view(cache._cell_table, cache._starts, cache._counts)
 
 
 def _nothing() -> None:

@@ -265,4 +265,4 @@ class _Layer:
             raise ValueError(
                 f"layer {self._index} has not been given the images of this pass; put comes before view"
             )
-        return KVView(self._stored.keys, self._stored.values, cache._cell_table, cache._starts, cache._counts)
+        return self._stored.view(cache._cell_table, cache._starts, cache._counts)

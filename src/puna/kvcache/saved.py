@@ -55,7 +55,7 @@ class Saved:
             )
 
 
-_FORMAT = "puna-sequence-3"
+_FORMAT = "puna-sequence-4"
 #: A position, or a number of positions.
 _Fact = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 

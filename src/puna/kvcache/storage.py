@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from puna.kvcache.cache import Cache
+from puna.kvcache.cache import Cache, KVView
 from puna.kvcache.cells import CELL_BYTES, Cells, move, plan_moves, table_bytes, table_shape
 from puna.kvcache.contents import CellCounts, Contents, Extents, Held
+from puna.kvcache.hadamard import Hadamard
 from puna.kvcache.saved import Saved
 from puna.kvcache.types import KVTypes
 from puna.ops import Array, Backend, Storage
@@ -52,27 +53,43 @@ class KVShape:
 class LayerStorage:
     """One layer's keys [cells, kv_heads, key_dim] and values [cells, kv_heads, value_dim].
 
-    Values that are trailing elements of the keys are given by their number.
+    Values that are trailing elements of the keys are given by their number. Keys are stored transformed by
+    `hadamard`, if there is one.
     """
 
     keys: Storage
     values: Storage | int
+    hadamard: Hadamard | None = None
 
     @classmethod
     def make(cls, ops: Backend, shape: KVShape, rows: int, types: KVTypes) -> Self:
         """Allocate `rows` cells. Raises `NotSupportedError` when heads do not fill whole blocks."""
         keys = ops.storage(types.keys, rows, (shape.kv_heads, shape.key_dim))
         if shape.values_in_keys:
-            return cls(keys, shape.value_dim)
-        return cls(keys, ops.storage(types.values, rows, (shape.kv_heads, shape.value_dim)))
+            return cls(keys, shape.value_dim)  # as they are, since they are values too
+        values = ops.storage(types.values, rows, (shape.kv_heads, shape.value_dim))
+        return cls(keys, values, Hadamard.of(ops, types.keys, shape.key_dim))
 
     def put(self, ops: Backend, cells: Array, keys: Array, values: Array | None) -> None:
         """Store keys and values in `cells`; `values` is None if they are part of the keys."""
         if (values is None) != isinstance(self.values, int):
             raise ValueError("values come with their keys, unless they are trailing elements of the keys")
-        ops.store_rows(self.keys, cells, keys)
+        ops.store_rows(self.keys, cells, keys if self.hadamard is None else self.hadamard(ops, keys))
         if values is not None and not isinstance(self.values, int):
             ops.store_rows(self.values, cells, values)
+
+    def read_keys(self, ops: Backend, cells: NDArray[np.int32]) -> Array:
+        """Return copies of the keys of `cells`, float32 [cells, kv_heads, key_dim]."""
+        keys = self.keys.numbers(cells)
+        return keys if self.hadamard is None else self.hadamard(ops, keys)
+
+    def write_keys(self, ops: Backend, cells: NDArray[np.int32], keys: Array) -> None:
+        """Replace the keys of `cells`."""
+        self.keys.put(cells, keys if self.hadamard is None else self.hadamard(ops, keys))
+
+    def view(self, cells: Array, starts: Array, counts: Array, places: Array | None = None) -> KVView:
+        """Return the view of rows that see these cells."""
+        return KVView(self.keys, self.values, cells, starts, counts, places, self.hadamard)
 
     @property
     def parts(self) -> dict[str, Storage]:

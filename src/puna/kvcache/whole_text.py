@@ -171,9 +171,7 @@ class _Layer:
         cache = self._cache
         stored = cache.stored(self.shape)
         stored.put(cache.ops, cache.batch_cells, keys, values)
-        self._seen = KVView(
-            stored.keys, stored.values, cache.row_cells, cache.row_starts, cache.row_counts, cache.row_places
-        )
+        self._seen = stored.view(cache.row_cells, cache.row_starts, cache.row_counts, cache.row_places)
 
     def view(self) -> KVView:
         seen, self._seen = self._seen, None
