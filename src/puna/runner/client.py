@@ -61,6 +61,8 @@ _Receive = Callable[[], Coroutine[None, None, FromRunner]]
 #: Maximum unread chunks of an answer. The engine never waits for a client, so slots and cells become free for
 #: others sooner.
 MAX_UNREAD = 1024
+#: Messages passed on before those who wait for them get to run. What a network held up comes at once.
+_IN_A_ROW: Final = MAX_UNREAD // 4
 #: How long a process may take to end by itself.
 _CLOSE_TIMEOUT_S = 5.0
 #: How long to wait for a process whose connection broke, since it is about to end.
@@ -428,11 +430,15 @@ class RunnerClient:
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         unpacker: Unpacker[FromRunner] = Unpacker(FromRunner)
+        passed_on = 0
         try:
             while data := await reader.read(1 << 16):
                 for frame in unpacker.feed(data):
                     if frame.id in self._replies and frame.id not in self._overrun:  # else: cancelled
                         self._pass_on(frame.id, frame.message())
+                        passed_on += 1
+                        if passed_on % _IN_A_ROW == 0:
+                            await asyncio.sleep(0)
         except OSError:
             # It died with unread messages. Killing it now would race with asyncio for its exit status.
             self._gone = True
