@@ -48,6 +48,7 @@ UNKNOWN: Final = Architecture()
 ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "arwkv7": Architecture(model="rwkv7:Arwkv7", converters=("rwkv",)),
     "bert": Architecture(model="bert:Bert", converters=("bert",), add_bos=True),
+    "bloom": Architecture(model="bloom:Bloom", converters=("gpt",)),
     "cohere2": Architecture(
         model="cohere:Cohere2",
         converters=("small_lineages",),
@@ -100,6 +101,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         rows="published",
         templates=(DefaultTemplate("exaone4"),),
     ),
+    "falcon": Architecture(model="falcon:Falcon", converters=("gpt",)),
     "falcon-h1": Architecture(model="falcon_h1:FalconH1", converters=("mamba",)),
     "gemma": Architecture(model="gemma:Gemma", converters=("gemma",), rows="published"),
     "gemma-embedding": Architecture(model="gemma_embedding:GemmaEmbedding", converters=("gemma",)),
@@ -163,6 +165,8 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         templates=(DefaultTemplate("gpt-oss"),),
         answers="harmony",
     ),
+    "gpt2": Architecture(model="gpt2:Gpt2", converters=("gpt",)),
+    "gptneox": Architecture(model="gptneox:GptNeoX", converters=("gpt",)),
     "gptoss": Architecture(
         model="gpt_oss:GptOss",
         pre="gpt-4o",
@@ -267,6 +271,8 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         add_bos=True,
     ),
     "modern-bert": Architecture(model="modern_bert:ModernBert", converters=("bert",)),
+    "mpt": Architecture(model="mpt:Mpt", converters=("gpt",)),
+    "nemotron": Architecture(model="nemotron:Nemotron", converters=("small_lineages",), rows="published"),
     "nemotron_h": Architecture(
         model="nemotron_h:NemotronH",
         converters=("hybrids",),
@@ -305,6 +311,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         rows="published",
         templates=(DefaultTemplate("olmo2"),),
     ),
+    "phi2": Architecture(model="phi2:Phi2", converters=("small_lineages",)),
     "phi3": Architecture(
         model="phi3:Phi3",
         converters=("llama",),
@@ -418,6 +425,8 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "smollm3": Architecture(
         model="smollm3:SmolLM3", converters=("llama",), rows="paired", templates=(DefaultTemplate("smollm3"),)
     ),
+    "stablelm": Architecture(model="stablelm:StableLm", converters=("small_lineages",), rows="published"),
+    "starcoder": Architecture(model="gpt2:StarCoder", converters=("gpt",)),
     "starcoder2": Architecture(
         model="starcoder2:Starcoder2", converters=("small_lineages",), rows="published"
     ),

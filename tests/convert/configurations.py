@@ -68,6 +68,21 @@ VALUES: Final[dict[str, Sequence[Any]]] = {
          "conv_bias", "mamba_conv_bias", "mamba_proj_bias", "projectors_bias", "norm_bias", "decoder_bias"),
         _YES_NO,
     ),
+    # GPT-2 and what followed it.
+    "activation_function": ("gelu_new", "gelu", "gelu_pytorch_tanh", "relu", ABSENT),
+    "n_embd": (32, 96), "n_head": (2, 8), "n_inner": (32, None, ABSENT), "n_positions": (64, 256),
+    "scale_attn_weights": _YES_NO, "scale_attn_by_inverse_layer_idx": _YES_NO,
+    "reorder_and_upcast_attn": _YES_NO, "multi_query": _YES_NO, "use_parallel_residual": _YES_NO,
+    "use_qkv_bias": _YES_NO, "qk_layernorm": _YES_NO, "parallel_attn": _YES_NO, "alibi": _YES_NO,
+    "new_decoder_architecture": _YES_NO, "num_ln_in_parallel_attn": (1, 2, None, ABSENT),
+    "num_kv_heads": (1, 2, 4, ABSENT), "bias": _YES_NO, "ffn_hidden_size": (32, None, ABSENT),
+    "apply_residual_connection_post_layernorm": _YES_NO, "slow_but_exact": _YES_NO,
+    "max_seq_len": (64, 256, ABSENT), "expansion_ratio": (2, 4, ABSENT), "no_bias": _YES_NO,
+    "learned_pos_emb": _YES_NO, "norm_type": ("low_precision_layernorm", "layernorm", ABSENT),
+    "attn_config": (
+        {"clip_qkv": 0.5}, {"clip_qkv": 6}, {"softmax_scale": 0.1}, {"alibi": False}, {"alibi_bias_max": 4},
+        {"qk_ln": True}, {"attn_type": "multiquery_attention"}, {"prefix_lm": True}, ABSENT,
+    ),
     # Norms.
     **dict.fromkeys(
         ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon", "mixer_rms_eps"),
@@ -157,6 +172,9 @@ WITHOUT_EFFECT: Final = frozenset({
     "router_jitter_noise", "sep_token_id", "seq_classif_dropout", "sparse_pred_ignore_index",
     "sparse_prediction", "time_step_init_scheme", "time_step_scale", "use_associative_scan", "use_cache",
     "use_mamba_kernels", "use_mambapy", "vocab_size_per_layer_input",
+    "attn_pdrop", "emb_pdrop", "embedding_fraction", "init_device", "summary_type", "summary_use_proj",
+    "summary_activation", "summary_proj_to_labels", "summary_first_dropout", "attention_softmax_in_fp32",
+    "scale_attention_softmax_in_fp32",
 })  # fmt: skip
 #: Sizes that other fields must agree with; they keep the values of the base.
 FIXED: Final = frozenset({
@@ -164,7 +182,7 @@ FIXED: Final = frozenset({
     "mamba_d_ssm", "mamba_head_dim", "mamba_n_heads", "mamba_num_heads", "moe_intermediate_size",
     "moe_num_experts", "n_heads", "n_layers", "n_routed_experts", "num_experts", "num_heads",
     "num_hidden_layers", "num_layers", "num_local_experts", "original_max_position_embeddings",
-    "per_layer_config", "rope_parameters",
+    "per_layer_config", "rope_parameters", "n_layer",
 })  # fmt: skip
 #: Fields that transformers derives if config.json lacks them; bases lack them.
 _DERIVED: Final = frozenset({
@@ -431,6 +449,11 @@ def _gemma4_experts(rng: random.Random, architecture: str) -> dict[str, Any]:
     return {"enable_moe_block": True, "num_experts": 6, "top_k_experts": used, "moe_intermediate_size": wide}
 
 
+_GPT2: Final[dict[str, Any]] = {
+    "n_embd": 64, "n_layer": LAYERS, "n_head": 4, "n_positions": 128, "n_inner": 96,
+}  # fmt: skip
+
+
 #: A vision tower with no more than the settings transformers requires.
 _TOWER: Final[dict[str, Any]] = {
     "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "depth": 1,
@@ -544,6 +567,22 @@ FAMILIES: Final[dict[str, Family]] = {
             },
         },
         kinds=_PER_KIND, rotated=8,
+    ),
+    "PhiForCausalLM": Family(rotated=8), "StableLmForCausalLM": Family(rotated=4),
+    "NemotronForCausalLM": Family(
+        {"hidden_act": "relu2", "num_key_value_heads": 2, "head_dim": 16}, {"hidden_act": ("relu2", "silu")},
+        rotated=8,
+    ),
+    "GPT2LMHeadModel": Family(_GPT2, rotated=0),
+    "GPTBigCodeForCausalLM": Family(
+        {**_GPT2, "num_key_value_heads": ABSENT}, {"num_key_value_heads": ()}, rotated=0
+    ),
+    "GPTNeoXForCausalLM": Family(rotated=4),
+    "FalconForCausalLM": Family({"num_kv_heads": 4, "ffn_hidden_size": 96}),
+    "BloomForCausalLM": Family({"n_layer": LAYERS, "n_head": 4}, rotated=0),
+    "MptForCausalLM": Family(
+        {"d_model": 64, "n_heads": 4, "n_layers": LAYERS, "max_seq_len": 128, "attn_config": {}},
+        {"logit_scale": (None, 0.5, ABSENT)}, rotated=0,
     ),
     "Phi3ForCausalLM": Family({"original_max_position_embeddings": 16, "sliding_window": None}),
     # State spaces and convolutions.
@@ -670,7 +709,7 @@ FAMILIES.update({
 ELSEWHERE: Final = frozenset({
     "DeepseekOCRForCausalLM", "Ernie4_5_ForCausalLM", "Gemma3nForConditionalGeneration",
     "JinaBertForMaskedLM", "JinaBertForSequenceClassification", "JinaBertModel", "MambaLMHeadModel",
-    "MiMoV2ForCausalLM", "MiniCPMO", "MiniCPMV", "RWKV7ForCausalLM", "Rwkv7ForCausalLM",
+    "MPTForCausalLM", "MiMoV2ForCausalLM", "MiniCPMO", "MiniCPMV", "RWKV7ForCausalLM", "Rwkv7ForCausalLM",
     "RwkvHybridForCausalLM",
-    "T5WithLMHeadModel",
+    "RWForCausalLM", "StableLMEpochForCausalLM", "T5WithLMHeadModel",
 })  # fmt: skip

@@ -72,6 +72,8 @@ def build(drawn: Drawn) -> Any:
     model = kind._from_config(config, attn_implementation="eager").float().eval()
     with torch.no_grad():
         for name, values in [*model.named_parameters(), *model.named_buffers()]:
+            if not values.is_floating_point():
+                continue
             if name.endswith("bias") or (values.ndim == 1 and isinstance(values, torch.nn.Parameter)):
                 # Around their initial values: 1 for norms, or 0 for norms that add 1.
                 values.add_(0.3 * torch.randn_like(values))

@@ -84,7 +84,10 @@ def usual(modest: list[Path]) -> dict[str, int]:
 
 
 #: Architectures with a table as long as the context, and the error about it.
-TABLES = {"bert": "there are only 96 position vectors", "jina-bert-v2": "of at most 131072 tokens"}
+TABLES = {
+    **dict.fromkeys(("bert", "gpt2", "starcoder"), "there are only 96 position vectors"),
+    **dict.fromkeys(("bloom", "jina-bert-v2", "mpt"), "of at most 131072 tokens"),
+}
 
 
 @pytest.mark.slow

@@ -58,6 +58,7 @@ _ALTERNATING = {**_WINDOW, "attention.sliding_window_pattern": [True, False]}
 OWN: dict[str, dict[str, Any]] = {
     "arwkv7": _TIME_MIX,
     "bert": {},
+    "bloom": {},
     "cohere2": {**_WINDOW, "logit_scale": 0.25},
     "command-r": {},
     "deepseek2": {**_LATENTS, "expert_group_count": 2, "expert_group_used_count": 1},
@@ -66,6 +67,7 @@ OWN: dict[str, dict[str, Any]] = {
     "ernie4_5": {},
     "ernie4_5-moe": {**_EXPERTS, "leading_dense_block_count": 1, "expert_shared_feed_forward_length": 32},
     "exaone4": _WINDOW,
+    "falcon": {},
     "falcon-h1": _MAMBA,
     "gemma": {},
     "gemma-embedding": _ALTERNATING,
@@ -83,6 +85,8 @@ OWN: dict[str, dict[str, Any]] = {
     "glm4moelite": {**_LATENTS, "attention.key_length": 20, "attention.value_length": 12},
     "glmocr": _PLACES,
     "gpt-oss": {**_EXPERTS, **_WINDOW},
+    "gpt2": {},
+    "gptneox": {},
     "gptoss": {**_EXPERTS, **_WINDOW},
     "granite": _GRANITE,
     "granitehybrid": {**_MAMBA, "attention.head_count_kv": [0, 2]},
@@ -114,6 +118,8 @@ OWN: dict[str, dict[str, Any]] = {
     "mistral4": {**_LATENTS, **_YARN, "attention.temperature_scale": 0.1},
     "mllama": {"attention.cross_attention_layers": [1], "vision.max_num_tiles": 1, "vision.image_size": 56},
     "modern-bert": {**_WINDOW, "attention.sliding_window_pattern": 2},
+    "mpt": {"attention.clamp_kqv": 2.0},
+    "nemotron": {},
     "nemotron_h": _HALVES,
     "nemotron_h_moe": {**_HALVES, **_EXPERTS, "expert_shared_feed_forward_length": 64},
     "nomic-bert": {},
@@ -121,6 +127,7 @@ OWN: dict[str, dict[str, Any]] = {
     "olmo2": _YARN,
     "olmo3": {**_WINDOW, **_YARN},
     "olmoe": _EXPERTS,
+    "phi2": {},
     "phi3": {"rope.scaling.attn_factor": 1.2},
     "qwen2": {},
     "qwen25vl": _PLACES,
@@ -136,6 +143,8 @@ OWN: dict[str, dict[str, Any]] = {
     "rwkv7": {**_TIME_MIX, "attention.gate_lora_rank": 8},
     "seed_oss": {},
     "smollm3": {},
+    "stablelm": {},
+    "starcoder": {"attention.head_count_kv": 1},
     "starcoder2": {},
     "t5": {**_DISTANCES, "decoder_block_count": 1},
     "t5encoder": _DISTANCES,
@@ -217,7 +226,7 @@ def invented(architecture: str, kind: GGMLType = GGMLType.F32, tokenizer: str = 
     numbers = _Numbers(kind)
     # Sizes are read from the shapes of these tensors.
     model.tensors["token_embd.weight"] = numbers.matrix((rows, HIDDEN))
-    if architecture == "bert":
+    if architecture in ("bert", "gpt2", "starcoder"):
         model.tensors["position_embd.weight"] = numbers.matrix((CONTEXT, HIDDEN))
     if architecture == "gemma-embedding":
         model.tensors["dense_2.weight"] = numbers.matrix((96, HIDDEN))

@@ -16,7 +16,7 @@ from puna.model.load import forecast_for
 from puna.model.memory import MemoryForecast
 from puna.options import Placement
 from tests.tiny.llama import add_tokenizer, tiny_llama_gguf
-from tests.tiny.neox import TinyNeoX, tiny_neox_gguf
+from tests.tiny.olmo import TinyOlmo, tiny_olmo_gguf
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +25,8 @@ def llama_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def neox_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_neox_gguf(tmp_path_factory.mktemp("gguf") / "neox.gguf", TinyNeoX())
+def olmo_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_olmo_gguf(tmp_path_factory.mktemp("gguf") / "olmo.gguf", TinyOlmo())
 
 
 @pytest.fixture(params=[True, False], ids=["installed", "missing"])
@@ -62,16 +62,16 @@ def test_puna_runs_what_it_supports_unless_llama_cpp_is_chosen(installed: bool, 
             chosen(llama_file, "llamacpp")
 
 
-def test_llama_cpp_runs_the_rest_and_the_error_names_it_if_missing(installed: bool, neox_file: Path) -> None:
+def test_llama_cpp_runs_the_rest_and_the_error_names_it_if_missing(installed: bool, olmo_file: Path) -> None:
     if installed:
-        assert chosen(neox_file) == "llamacpp"
+        assert chosen(olmo_file) == "llamacpp"
     else:
         with pytest.raises(
-            UnsupportedModelError, match=r"'gptneox' is not supported; .*pip install 'puna\[llamacpp\]'"
+            UnsupportedModelError, match=r"'olmo' is not supported; .*pip install 'puna\[llamacpp\]'"
         ):
-            chosen(neox_file)
-    with pytest.raises(UnsupportedModelError, match="'gptneox' is not supported"):
-        chosen(neox_file, "puna")
+            chosen(olmo_file)
+    with pytest.raises(UnsupportedModelError, match="'olmo' is not supported"):
+        chosen(olmo_file, "puna")
 
 
 @pytest.mark.parametrize(
@@ -100,14 +100,14 @@ def forecast(path: Path, types: str = "f16") -> MemoryForecast:
 
 @pytest.mark.parametrize(("types", "bytes_per_value"), [("f16", 2), ("f32", 4)])
 def test_memory_is_estimated_from_the_sizes_in_the_file(
-    monkeypatch: pytest.MonkeyPatch, neox_file: Path, types: str, bytes_per_value: int
+    monkeypatch: pytest.MonkeyPatch, olmo_file: Path, types: str, bytes_per_value: int
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
-    made = forecast(neox_file, types)
+    made = forecast(olmo_file, types)
     table = made.table(context=100, parallel=3, batch=512)
-    tiny = TinyNeoX()
+    tiny = TinyOlmo()
     assert table.cache == tiny.layers * 2 * tiny.hidden * bytes_per_value * 300
-    with open_gguf(neox_file) as file:
+    with open_gguf(olmo_file) as file:
         assert table.weights == made.weight_bytes == sum(tensor.nbytes for tensor in file.tensors.values())
     assert table.host == table.total > table.weights + table.cache
     assert made.vram_bytes == 0
@@ -117,9 +117,9 @@ def test_memory_is_estimated_from_the_sizes_in_the_file(
 
 def test_an_absurd_number_of_layers_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
-    writer = GGUFWriter(tmp_path / "deep.gguf", "gptneox")
-    writer.add("gptneox.block_count", 2**30)
+    writer = GGUFWriter(tmp_path / "deep.gguf", "olmo")
+    writer.add("olmo.block_count", 2**30)
     writer.add_tensor("token_embd.weight", np.zeros((4, 32), np.float32), GGMLType.F32)
     writer.write()
-    with pytest.raises(ModelError, match=r"'gptneox\.block_count' is 1073741824"):
+    with pytest.raises(ModelError, match=r"'olmo\.block_count' is 1073741824"):
         forecast(tmp_path / "deep.gguf")

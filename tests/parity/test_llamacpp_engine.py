@@ -30,13 +30,13 @@ from tests.tiny.decoders import GEMMA2, tiny_decoder_gguf
 from tests.tiny.forward import logits_of
 from tests.tiny.llama import tiny_llama_gguf
 from tests.tiny.mamba import FALCON_H1, MAMBA2
-from tests.tiny.neox import TinyNeoX, tiny_neox_gguf
+from tests.tiny.olmo import TinyOlmo, tiny_olmo_gguf
 from tests.tiny.rwkv import ARWKV7, RWKV7
 
 pytestmark = pytest.mark.peers
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed: run make test-peers")
 
-NEOX = TinyNeoX()
+OLMO = TinyOlmo()
 PROMPTS = [[3, 1, 4, 1, 5], list(range(40)), [200], [250, 7] * 10]
 #: llama.cpp reads RWKV heads in whole vectors, beyond the end of shorter ones.
 WHOLE_HEADS = {"hidden": 128, "dim": 64}
@@ -49,22 +49,22 @@ def on_llamacpp(path: Path, **settings: Any) -> LoadedModel:
 
 @pytest.fixture(scope="module")
 def theirs() -> Any:
-    return NEOX.build()
+    return OLMO.build()
 
 
 @pytest.fixture(scope="module")
-def neox_file(tmp_path_factory: pytest.TempPathFactory, theirs: Any) -> Path:
-    return tiny_neox_gguf(tmp_path_factory.mktemp("neox") / "neox.gguf", NEOX, theirs)
+def olmo_file(tmp_path_factory: pytest.TempPathFactory, theirs: Any) -> Path:
+    return tiny_olmo_gguf(tmp_path_factory.mktemp("olmo") / "olmo.gguf", OLMO, theirs)
 
 
 @pytest.fixture(scope="module")
-def neox(neox_file: Path) -> LoadedModel:
-    return load_model(neox_file)  # without an engine setting: Puna lacks the model
+def olmo(olmo_file: Path) -> LoadedModel:
+    return load_model(olmo_file)  # without an engine setting: Puna lacks the model
 
 
 @pytest.fixture
-def run(neox: LoadedModel) -> Iterator[Run]:
-    made = Run(neox)
+def run(olmo: LoadedModel) -> Iterator[Run]:
+    made = Run(olmo)
     yield made
     made.engine.close()
 
@@ -170,8 +170,8 @@ def test_embeddings_and_generation_in_one_batch_do_not_affect_each_other(run: Ru
 # --- guarantees of the engine ------------------------------------------------------------------------------
 
 
-def test_cached_prefix_is_shared_without_copies_and_continued(neox: LoadedModel) -> None:
-    run = Watched(neox)
+def test_cached_prefix_is_shared_without_copies_and_continued(olmo: LoadedModel) -> None:
+    run = Watched(olmo)
     run.submit(0, PROMPTS[1], **GREEDY)
     run.finish()
     run.batches.clear()
@@ -180,7 +180,7 @@ def test_cached_prefix_is_shared_without_copies_and_continued(neox: LoadedModel)
     run.finish()
     assert [run.done(number).cached for number in (1, 2)] == [40, 40]
     assert max(len(batch) for batch in run.batches) == 4
-    fresh = Run(neox)
+    fresh = Run(olmo)
     for number, tail in ((1, [9, 9]), (2, [8, 8])):
         fresh.submit(number, [*PROMPTS[1], *tail], cache_prompt=False, **GREEDY)
     fresh.finish()
@@ -258,12 +258,12 @@ def test_recurrent_state_is_shared_whole_or_not_at_all_and_a_forward_pass_can_be
     cache.close()
 
 
-def test_unusable_cache_types_and_sequence_counts_are_refused(neox: LoadedModel) -> None:
-    assert len(Run(neox, cache_types=KVTypes.parse("bf16,f32")).one(PROMPTS[1], **GREEDY)[0]) == 20
+def test_unusable_cache_types_and_sequence_counts_are_refused(olmo: LoadedModel) -> None:
+    assert len(Run(olmo, cache_types=KVTypes.parse("bf16,f32")).one(PROMPTS[1], **GREEDY)[0]) == 20
     with pytest.raises(ModelError, match="q8_0 with block size 32 does not divide n_embd_head_k=16"):
-        Run(neox, cache_types=KVTypes.parse("q8_0,f16"))
+        Run(olmo, cache_types=KVTypes.parse("q8_0,f16"))
     with pytest.raises(RequestError, match="at most 256"):
-        Run(neox, parallel=300)
+        Run(olmo, parallel=300)
 
 
 # --- files -------------------------------------------------------------------------------------------------
@@ -286,24 +286,24 @@ def test_llama_cpp_vocabulary_encodes_and_decodes_as_puna_does(tmp_path: Path) -
     ]
 
 
-def test_placement_is_honoured_or_warned_about(neox_file: Path) -> None:
+def test_placement_is_honoured_or_warned_about(olmo_file: Path) -> None:
     import llama_cpp
 
     wanted = Placement(num_gpu=1, tensor_split=(3.0, 1.0), use_mmap=False)
-    loaded = on_llamacpp(neox_file, placement=wanted)
+    loaded = on_llamacpp(olmo_file, placement=wanted)
     assert bool(loaded.warnings) is not bool(llama_cpp.llama_supports_gpu_offload())
     assert Run(loaded).one(PROMPTS[0], **GREEDY)[1].eval_count == 20
     with pytest.raises(OptionError, match="tensor_split"):
-        on_llamacpp(neox_file, placement=Placement(tensor_split=(1.0,) * 999))
+        on_llamacpp(olmo_file, placement=Placement(tensor_split=(1.0,) * 999))
 
 
-def test_models_llama_cpp_rejects_are_refused_with_its_message(tmp_path: Path, neox_file: Path) -> None:
+def test_models_llama_cpp_rejects_are_refused_with_its_message(tmp_path: Path, olmo_file: Path) -> None:
     strange = tmp_path / "strange.gguf"
-    strange.write_bytes(neox_file.read_bytes().replace(b"gptneox", b"gptmagi"))
-    with pytest.raises(UnsupportedModelError, match="unknown model architecture: 'gptmagi'"):
+    strange.write_bytes(olmo_file.read_bytes().replace(b"olmo", b"olma"))
+    with pytest.raises(UnsupportedModelError, match="unknown model architecture: 'olma'"):
         load_model(strange)
     lacking = tmp_path / "lacking.gguf"
-    lacking.write_bytes(neox_file.read_bytes().replace(b"blk.1.ffn_up.weight", b"blk.1.ffn_pu.weight"))
+    lacking.write_bytes(olmo_file.read_bytes().replace(b"blk.1.ffn_up.weight", b"blk.1.ffn_pu.weight"))
     with pytest.raises(UnsupportedModelError, match=r"blk\.1\.ffn_up\.weight"):
         load_model(lacking)
 
@@ -312,9 +312,9 @@ def test_models_llama_cpp_rejects_are_refused_with_its_message(tmp_path: Path, n
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, neox_file: Path) -> Iterator[Server]:
+def server(tmp_path_factory: pytest.TempPathFactory, olmo_file: Path) -> Iterator[Server]:
     with running(tmp_path_factory.mktemp("models")) as started:
-        add_model(started, "neox", neox_file)
+        add_model(started, "olmo", olmo_file)
         add_model(started, "tiny", tiny_llama_gguf(tmp_path_factory.mktemp("gguf") / "tiny.gguf"))
         started.client.create(model="there", from_="tiny", parameters={"engine": "llamacpp"})
         yield started
@@ -328,22 +328,22 @@ def ask(server: Server, model: str, **options: Any) -> Any:
 
 
 def test_server_runs_each_model_on_its_engine_and_names_it(server: Server) -> None:
-    assert ask(server, "neox")["eval_count"] == 8
+    assert ask(server, "olmo")["eval_count"] == 8
     own = ask(server, "tiny")["response"]
     assert [model["engine"] for model in server.http.get("/api/ps").json()["models"]] == ["puna", "llamacpp"]
     shown = {
         name: server.http.post("/api/show", json={"model": name}).json()["engine"]
-        for name in ("neox", "tiny", "there")
+        for name in ("olmo", "tiny", "there")
     }
-    assert shown == {"neox": "llamacpp", "tiny": "puna", "there": "llamacpp"}
+    assert shown == {"olmo": "llamacpp", "tiny": "puna", "there": "llamacpp"}
     assert ask(server, "there")["response"] == own
     assert ask(server, "tiny", engine="llamacpp")["response"] == own
-    assert ask(server, "neox", engine="puna")["error"].startswith(("sha256", "neox", "architecture"))
+    assert ask(server, "olmo", engine="puna")["error"].startswith(("sha256", "olmo", "architecture"))
 
 
 def test_server_passes_placement_to_the_engine(server: Server) -> None:
-    assert "warnings" not in ask(server, "neox", use_mmap=False)
-    (warning,) = ask(server, "neox", num_gpu=1).get("warnings", ["built without GPUs"])
+    assert "warnings" not in ask(server, "olmo", use_mmap=False)
+    (warning,) = ask(server, "olmo", num_gpu=1).get("warnings", ["built without GPUs"])
     assert "built without GPUs" in warning
-    (vector,) = server.client.embed(model="neox", input=["hello"]).embeddings
+    (vector,) = server.client.embed(model="olmo", input=["hello"]).embeddings
     assert np.linalg.norm(vector) == pytest.approx(1, abs=1e-4)

@@ -72,6 +72,17 @@ class TinyDecoder:
         """Change the converted contents of `model` into another layout."""
 
 
+class TinyGpt(TinyDecoder):
+    """Model whose config lacks some of the usual sizes, or has other names for them."""
+
+    def config(self) -> Any:
+        from transformers import AutoConfig
+
+        usual = AutoConfig.for_model(self.hf)
+        sizes = {name: size for name, size in SIZES.items() if hasattr(usual, name)}
+        return AutoConfig.for_model(self.hf, **{**sizes, **self.settings})
+
+
 def tiny_decoder_gguf(
     path: Path, tiny: TinyDecoder, *, model: Any = None, matrices: GGMLType = GGMLType.F32
 ) -> Path:

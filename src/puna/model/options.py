@@ -10,9 +10,9 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
-from puna.errors import UnsupportedModelError
+from puna.errors import UnsupportedModelError, shown
 from puna.gguf.metadata import (
     block_count,
     check_extent,
@@ -30,12 +30,15 @@ from puna.gguf.metadata import (
 from puna.kvcache.storage import KVShape
 from puna.model.layer_cache import Everything, KeysOf, Remembered, Window
 from puna.model.pooling import read_labels
+from puna.model.published import TANH_GELU
 from puna.model.rope import RopeOptions, read_sections
 from puna.model.stages import ModelStage
 from puna.ops import Routing, Sections
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
+
+Options = TypeVar("Options", bound="TextOptions")
 
 #: Whether scores are sigmoids, by `expert_gating_func`; 3 is a softmax over the chosen experts only.
 _SIGMOID = {1: False, 2: True, 3: False}
@@ -188,6 +191,20 @@ class LayerOptions:
         return KVShape(self.kv_heads, self.head_dim, self.value_dim)
 
 
+@dataclass(frozen=True, kw_only=True)
+class FusableLayerOptions(LayerOptions):
+    """Options of a layer whose queries, keys and values may be one tensor or three."""
+
+    fused: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeluLayerOptions(LayerOptions):
+    """Options of a layer whose GELU is exact in some models and approximated by tanh in others."""
+
+    exact_gelu: bool
+
+
 @dataclass(frozen=True)
 class HeadOptions:
     """Options of a prediction head besides its layer. Sizes are named as in `weight(...)`."""
@@ -208,6 +225,7 @@ class TextDefaults:
     head_dim: int | None = None  # None: the hidden size divided by the number of heads
     #: Keys of the sizes of a head's query and value; those of `windowed` layers may end in `_swa`.
     head_dims: tuple[str, str] = ("attention.key_length", "attention.value_length")
+    value_dim: int | None = None  # None: that of queries and keys
     norm_eps: float = 1e-5
     rope_base: float = 10000.0
     neox: bool = False  # whether rotated pairs are half a head apart; never stated
@@ -317,7 +335,7 @@ def _read_layers(
     key, value = defaults.head_dims
     own_dim = defaults.head_dim or max(hidden // max(*heads, 1), 1)
     head_dim = required(file, first_of(file, key, "attention.head_dim"), own_dim)
-    value_dim = required(file, value, head_dim)
+    value_dim = required(file, value, defaults.value_dim or head_dim)
     head_dim_swa = required(file, f"{key}_swa", head_dim)
     value_dim_swa = required(file, f"{value}_swa", head_dim_swa if head_dim_swa != head_dim else value_dim)
     windowed = defaults.windowed or (False,) * count
@@ -387,6 +405,32 @@ def _check_tensors(file: GGUFFile, prefix: str, layer: LayerOptions, key: str, v
         raise invalid(
             file, key, f"is {layer.head_dim} and makes {rows} rows of '{joined.name}', not {joined.shape[0]}"
         )
+
+
+def fusable(file: GGUFFile, options: Options) -> Options:
+    """Return `options` with each layer told whether its queries, keys and values are one tensor."""
+
+    def own(index: int, layer: LayerOptions) -> LayerOptions:
+        return FusableLayerOptions(**vars(layer), fused=f"blk.{index}.attn_qkv.weight" in file.tensors)
+
+    return options.each(own)
+
+
+def with_gelu(file: GGUFFile, options: Options, *, exact: bool) -> Options:
+    """Return `options` with the kind of GELU that the file states, or else `exact` or not.
+
+    Raises `UnsupportedModelError` for another activation.
+    """
+    name = file.get("hidden_activation", "gelu" if exact else TANH_GELU)
+    if name not in ("gelu", TANH_GELU):
+        raise UnsupportedModelError(
+            f"{file.path}: '{file.architecture}.hidden_activation' {shown(name)} is not supported"
+        )
+
+    def own(_: int, layer: LayerOptions) -> LayerOptions:
+        return GeluLayerOptions(**vars(layer), exact_gelu=name == "gelu")
+
+    return options.each(own)
 
 
 def read_windows(file: GGUFFile, layers: int, *, period: int) -> tuple[Window | Everything, ...]:

@@ -35,6 +35,9 @@ T5_LINEARS: Final = {
     "DenseReluDense.wo": "ffn_down",
 }  # fmt: skip
 
+#: Name of the tanh approximation of GELU, in files too.
+TANH_GELU: Final = "gelu_pytorch_tanh"
+
 #: Parts of the names of modules outside the text model.
 _ELSEWHERE: Final = (
     "vision", "visual", "audio", "projector", "patch_embed", "image_newline", "merger", "embed_vision",

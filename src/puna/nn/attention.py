@@ -6,6 +6,7 @@ from typing import Protocol
 
 from puna.batch import BatchArrays
 from puna.kvcache.cache import Cache, KVView
+from puna.nn.feed_forward import clamp
 from puna.nn.layers import InterleavedLinear, Linear, RMSNorm, StackedLinear, Unused, linear_many, unit_norm
 from puna.nn.module import Module, weight
 from puna.ops import Array, Backend, Rope
@@ -200,3 +201,30 @@ class FusedSelfAttention(SelfAttention):
 
     def project(self, hidden: Array) -> list[Array]:
         return self.joined(hidden)
+
+
+class ChoosingOptions(Protocol):
+    @property
+    def fused(self) -> bool:
+        """Whether the file has queries, keys and values in one tensor."""
+
+
+def fused_or_separate(options: ChoosingOptions) -> type[SelfAttention]:
+    """Return the attention class for the file's layout."""
+    return FusedSelfAttention if options.fused else SelfAttention
+
+
+class ClampingOptions(AttentionOptions, Protocol):
+    @property
+    def clamp(self) -> float:
+        """Largest magnitude of queries, keys and values; 0: no limit."""
+
+
+class ClampedSelfAttention(FusedSelfAttention):
+    """Fused self-attention that limits its queries, keys and values (MPT, DBRX)."""
+
+    options: ClampingOptions
+
+    def project(self, hidden: Array) -> list[Array]:
+        found, most = super().project(hidden), self.options.clamp
+        return [clamp(self.ops, each, most) for each in found] if most else found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,21 +13,34 @@ from puna.nn.layers import Values
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from puna.nn.attention import SelfAttention
+    from puna.ops import Array
+
 #: Distance in tokens from which all share a bucket; not stored in files.
 _FAR = 128
 
 
-def linear_bias(heads: int, reach: int) -> NDArray[np.float32]:
+def linear_bias(heads: int, reach: int, steepest: float = 8.0) -> NDArray[np.float32]:
     """Return the ALiBi bias (Press et al., arXiv:2108.12409): float32 [heads, 2 * reach + 1], symmetric.
 
     The bias falls in proportion to the distance. For a power of two n, the heads' slopes are a geometric
-    series that starts at 2^(-8/n); further heads take every second slope of the series for 2n.
+    series that starts at 2^(-steepest/n); further heads take every second slope of the series for 2n.
     """
     power = 1 << (heads.bit_length() - 1)
-    slopes = [2 ** (-8 * (head + 1) / power) for head in range(power)]
-    slopes += [2 ** (-4 * (2 * head + 1) / power) for head in range(heads - power)]
+    slopes = [2 ** (-steepest * (head + 1) / power) for head in range(power)]
+    slopes += [2 ** (-steepest / 2 * (2 * head + 1) / power) for head in range(heads - power)]
     distances = np.abs(np.arange(-reach, reach + 1))
     return (-np.array(slopes)[:, None] * distances).astype(np.float32)
+
+
+def share_linear_bias(mixers: Iterable[SelfAttention], reach: int, steepest: float = 8.0) -> None:
+    """Give layers' attention the ALiBi bias, one array for all that have equally many heads."""
+    biases: dict[int, Array] = {}
+    for mixer in mixers:
+        heads = mixer.options.heads
+        if heads not in biases:
+            biases[heads] = mixer.ops.array(linear_bias(heads, reach, steepest))
+        mixer.bias = biases[heads]
 
 
 class BucketBias(Values):

@@ -19,6 +19,18 @@ def gelu_tanh(ops: Backend, x: Array) -> Array:
     return ops.geglu(x, ops.array(np.ones(x.shape, np.float32)))
 
 
+def relu(ops: Backend, x: Array) -> Array:
+    """Return max(x, 0), [rows, n]."""
+    found: Array = x * ops.sigmoid(x * STEEP)
+    return found
+
+
+def clamp(ops: Backend, x: Array, most: float) -> Array:
+    """Return x limited to the range from -most to most, [rows, n]."""
+    found: Array = x + relu(ops, x * -1 + -most) + relu(ops, x + -most) * -1
+    return found
+
+
 class FeedForwardOptions(Protocol):
     """Options that feed-forward networks read."""
 
@@ -99,6 +111,17 @@ class TanhGeluFeedForward(PlainFeedForward):
         return self.down(gelu_tanh(self.ops, self.up(hidden)))
 
 
+class GeluOptions(FeedForwardOptions, Protocol):
+    @property
+    def exact_gelu(self) -> bool:
+        """Whether GELU is exact, not its tanh approximation."""
+
+
+def exact_or_tanh_gelu(options: GeluOptions) -> type[PlainFeedForward]:
+    """Return the class of network without gates for `options`."""
+    return PlainFeedForward if options.exact_gelu else TanhGeluFeedForward
+
+
 class SquaredReluFeedForward(PlainFeedForward):
     """Feed-forward network without gates: down(relu(up(x))²) (So et al., arXiv:2109.08668)."""
 
@@ -110,5 +133,4 @@ class ReluFeedForward(PlainFeedForward):
     """Feed-forward network without gates: down(max(up(x), 0)) (Vaswani et al., arXiv:1706.03762)."""
 
     def forward(self, hidden: Array) -> Array:
-        up = self.up(hidden)
-        return self.down(up * self.ops.sigmoid(up * STEEP))
+        return self.down(relu(self.ops, self.up(hidden)))

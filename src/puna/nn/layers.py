@@ -273,3 +273,14 @@ class LayerNorm:
         """Return x + residual and its norm: the step between the two halves of a layer."""
         total = x + residual
         return total, self(total)
+
+
+class HeadLayerNorm(LayerNorm):
+    """LayerNorm without bias whose weights [heads, head_dim] differ between heads."""
+
+    @classmethod
+    def from_source(
+        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
+    ) -> Self | None:
+        values = source.values(f"{name}.weight", shape)
+        return None if values is None else cls(source.ops, source.ops.array(values), None, options.norm_eps)

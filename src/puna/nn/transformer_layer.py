@@ -75,6 +75,13 @@ class PreNormLayer(TransformerLayer):
         return total
 
 
+class PreLayerNormLayer(PreNormLayer):
+    """Layer with a LayerNorm before each half, as in GPT-2."""
+
+    mixer_norm: LayerNorm = weight("attn_norm", "hidden_size")  # type: ignore[assignment]
+    feed_forward_norm: LayerNorm = weight("ffn_norm", "hidden_size")  # type: ignore[assignment]
+
+
 class SandwichNormLayer(PreNormLayer):
     """Layer with norms before and after each half (Gemma 2 and later)."""
 

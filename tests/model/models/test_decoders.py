@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import numpy as np
 import pytest
 
 from puna.model.load import LoadedModel, load_model
@@ -31,6 +32,7 @@ from tests.tiny.decoders import (
     QWEN2,
     QWEN3_MOE,
     TinyDecoder,
+    TinyGpt,
     tiny_decoder_gguf,
 )
 from tests.tiny.gemmas import TinyGemma3n, TinyGemma4
@@ -80,6 +82,16 @@ class GatesAreVectors(TinyDecoder):
         found.tensors = {
             name: array[0] if len(array) == 1 else array for name, array in found.tensors.items()
         }
+
+
+class FusedPhi2(TinyDecoder):
+    """Queries, keys and values are one tensor, as in the first files."""
+
+    def change(self, found: Contents, model: Any) -> None:
+        for layer in range(model.config.num_hidden_layers):
+            for kind in ("weight", "bias"):
+                parts = [found.tensors.pop(f"blk.{layer}.attn_{part}.{kind}") for part in "qkv"]
+                found.tensors[f"blk.{layer}.attn_qkv.{kind}"] = np.concatenate(parts)
 
 
 MODELS = {
@@ -248,6 +260,72 @@ MODELS = {
             "rope_theta": 1e6, **YARN, "original_max_position_embeddings": 32, "mscale": 1.0,
             "mscale_all_dim": 1.0, "beta_fast": 32.0, "beta_slow": 1.0, "llama_4_scaling_beta": 0.1}},
         seed=33,
+    ),
+    "gpt2": TinyGpt("gpt2", {"n_inner": 96, "num_attention_heads": 2}, seed=90),
+    "gpt2 untied, five heads": TinyGpt(
+        "gpt2",
+        {"hidden_size": 60, "num_attention_heads": 5, "tie_word_embeddings": False,
+         "activation_function": "gelu"},
+        seed=91,
+    ),
+    "starcoder": TinyGpt("gpt_bigcode", {"n_inner": 96, "activation_function": "gelu"}, seed=92),
+    "starcoder, keys for each head, untied": TinyGpt(
+        "gpt_bigcode", {"multi_query": False, "tie_word_embeddings": False}, seed=93
+    ),
+    "phi2": TinyDecoder("phi", {"pad_token_id": 0}, seed=94),
+    "phi2 fused, rotated in part, three heads": FusedPhi2(
+        "phi",
+        {"pad_token_id": 0, "hidden_size": 60, "num_attention_heads": 3, "num_key_value_heads": 3,
+         "rope_parameters": {"rope_theta": 500.0, "rope_type": "default", "partial_rotary_factor": 0.4}},
+        seed=95,
+    ),
+    "gptneox": TinyGpt("gpt_neox", seed=96),
+    "gptneox one after the other, tied": TinyGpt(
+        "gpt_neox",
+        {"use_parallel_residual": False, "tie_word_embeddings": True, "hidden_size": 72,
+         "num_attention_heads": 3, "attention_bias": False, "hidden_act": "gelu_fast",
+         "rope_parameters": {"rope_theta": 500.0, "rope_type": "default", "partial_rotary_factor": 0.5}},
+        seed=97,
+    ),
+    "falcon": TinyGpt("falcon", {"ffn_hidden_size": 96}, seed=98),
+    "falcon biased, keys for each head, untied": TinyGpt(
+        "falcon", {"multi_query": False, "bias": True, "tie_word_embeddings": False}, seed=99
+    ),
+    "falcon with two norms": TinyGpt(
+        "falcon",
+        {"new_decoder_architecture": True, "num_attention_heads": 6, "num_kv_heads": 2, "hidden_size": 96},
+        seed=100,
+    ),
+    "falcon with groups, one norm": TinyGpt(
+        "falcon",
+        {"new_decoder_architecture": True, "num_ln_in_parallel_attn": 1, "num_kv_heads": 2,
+         "rope_parameters": {"rope_theta": 500.0, **YARN}},
+        seed=101,
+    ),
+    "bloom": TinyGpt("bloom", seed=102),
+    "bloom with six heads, untied": TinyGpt(
+        "bloom", {"hidden_size": 96, "num_attention_heads": 6, "tie_word_embeddings": False}, seed=103
+    ),
+    "mpt": TinyGpt("mpt", {"max_seq_len": 256}, seed=104),
+    "mpt limited, five heads, untied": TinyGpt(
+        "mpt",
+        {"max_seq_len": 256, "hidden_size": 60, "num_attention_heads": 5, "tie_word_embeddings": False,
+         "attn_config": {"clip_qkv": 0.5}},
+        seed=105,
+    ),
+    "stablelm": TinyDecoder("stablelm", seed=106),
+    "stablelm in parallel, normed, biased": TinyDecoder(
+        "stablelm",
+        {"use_parallel_residual": True, "qk_layernorm": True, "use_qkv_bias": True,
+         "rope_parameters": {"rope_theta": 500.0, "rope_type": "default", "partial_rotary_factor": 0.5}},
+        seed=107,
+    ),
+    "nemotron": TinyDecoder("nemotron", norm_offset=1, seed=108),
+    "nemotron biased, wide heads, tied": TinyDecoder(
+        "nemotron",
+        {"head_dim": 24, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True,
+         "rope_parameters": {"rope_theta": 500.0, "rope_type": "default", "partial_rotary_factor": 1.0}},
+        norm_offset=1, seed=109,
     ),
 }  # fmt: skip
 

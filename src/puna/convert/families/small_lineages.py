@@ -10,6 +10,7 @@ from typing import Final
 from puna.convert.checkpoint import Values
 from puna.convert.config import Config
 from puna.convert.families.gemma import OLD_ROTATION, every_second_windowed
+from puna.convert.families.gpt import TANH_GELUS
 from puna.convert.families.latent import MISTRAL_ROTATION, SAME_SCALES
 from puna.convert.family import PLAIN, Assumption, Change, Family, Key, Place, Split
 from puna.convert.plan import POST_NORMS
@@ -208,6 +209,24 @@ _MINISTRAL3: Final = Family(
     },
 )  # fmt: skip
 
+_STABLELM: Final[dict[str, Place]] = {
+    f"model.layers.{{}}.self_attn.{part}_layernorm.norms.{{}}": f"blk.{{}}.attn_{part}_norm" for part in "qk"
+}
+_PHI2_NAMES: Final[dict[str, Place]] = {
+    "model.final_layernorm": "output_norm", "model.layers.{}.self_attn.dense": "blk.{}.attn_output",
+    "model.layers.{}.mlp.fc1": "blk.{}.ffn_up", "model.layers.{}.mlp.fc2": "blk.{}.ffn_down",
+}  # fmt: skip
+
+
+def _rotating(share: float) -> dict[str, Key]:
+    """Return the key for the rotated part of a head, by default a `share`."""
+    return {
+        "rope.dimension_count": lambda config: int(
+            config.head_size * float(config.rope.get("partial_rotary_factor", share))
+        )
+    }
+
+
 FAMILIES: Final = (
     Family(
         hf=("CohereForCausalLM",), architecture="command-r",
@@ -286,6 +305,28 @@ FAMILIES: Final = (
         keys={**_WINDOW, "expert_feed_forward_length": "intermediate_size", "rope.freq_base": _untruncated},
         names=_GPT_OSS_NAMES, ropes=(*PLAIN, "yarn"),
         pre="gpt-4o", assumed=_GPT_OSS, harmless=("initial_context_length",),
+    ),
+    Family(
+        hf=("PhiForCausalLM",), architecture="phi2", keys=_rotating(0.5), names=_PHI2_NAMES, pre="phi-2",
+        assumed={"hidden_act": TANH_GELUS, "qk_layernorm": False, "tie_word_embeddings": False},
+        defaults={"layer_norm_eps": 1e-5},
+    ),
+    Family(
+        hf=("StableLmForCausalLM", "StableLMEpochForCausalLM"), architecture="stablelm", names=_STABLELM,
+        keys={
+            **_rotating(0.25),
+            "use_parallel_residual": lambda config: bool(config.get("use_parallel_residual")),
+        },
+        pre="stablelm2", defaults={"layer_norm_eps": 1e-5},
+        harmless=("qk_layernorm", "rotary_scaling_factor"),
+    ),
+    Family(
+        hf=("NemotronForCausalLM",), architecture="nemotron",
+        keys={
+            **_rotating(0.5), "attention.layer_norm_rms_epsilon": lambda config: None,
+            "attention.layer_norm_epsilon": ("norm_eps", "layer_norm_eps"),
+        },
+        norm_offset=1.0, assumed={"hidden_act": "relu2"}, defaults={"norm_eps": 1e-5},
     ),
     Family(
         hf=("Ernie4_5ForCausalLM", "Ernie4_5_ForCausalLM"), architecture="ernie4_5", tied=True,

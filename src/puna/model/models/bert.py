@@ -18,8 +18,8 @@ from puna.batch import BatchArrays, Input
 from puna.errors import UnsupportedModelError
 from puna.gguf.metadata import invalid, required, table_rows
 from puna.model.encoder import Encoder, EncoderOptions
-from puna.model.options import LayerOptions
-from puna.nn.attention import FusedSelfAttention, SelfAttention
+from puna.model.options import fusable
+from puna.nn.attention import SelfAttention, fused_or_separate
 from puna.nn.feed_forward import PlainFeedForward
 from puna.nn.heads import Classifier
 from puna.nn.layers import Embedding
@@ -29,11 +29,6 @@ from puna.ops import Array, Weight
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
-
-
-@dataclass(frozen=True, kw_only=True)
-class BertLayerOptions(LayerOptions):
-    fused: bool  # whether queries, keys and values are one tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,12 +78,8 @@ def _classifier(options: BertOptions) -> type[Classifier] | None:
     return PairClassifier if options.kinds == 2 else Classifier
 
 
-def _mixer(options: BertLayerOptions) -> type[SelfAttention]:
-    return FusedSelfAttention if options.fused else SelfAttention
-
-
 class Layer(ResidualNormLayer):
-    mixer: SelfAttention = part(choose=_mixer)
+    mixer: SelfAttention = part(choose=fused_or_separate)
     feed_forward: PlainFeedForward = part()
 
 
@@ -104,12 +95,7 @@ class Bert(Encoder):
 
     @classmethod
     def read_options(cls, file: GGUFFile) -> BertOptions:
-        options = BertOptions.read_encoder(file)
-
-        def own(index: int, layer: LayerOptions) -> LayerOptions:
-            return BertLayerOptions(**vars(layer), fused=f"blk.{index}.attn_qkv.weight" in file.tensors)
-
-        options = options.each(own)
+        options = fusable(file, BertOptions.read_encoder(file))
         if options.kinds == 2 and "cls.weight" not in file.tensors:
             raise UnsupportedModelError(
                 f"{file.path}: the pooler before the classifier is missing ('cls.weight'): llama.cpp's "

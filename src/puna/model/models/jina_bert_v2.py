@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from puna.batch import BatchArrays
-from puna.gguf.metadata import invalid, required, table_rows
+from puna.gguf.metadata import table_rows
 from puna.kvcache.cache import Cache
+from puna.model.alibi import read_reach
 from puna.model.encoder import Encoder, EncoderOptions
 from puna.model.options import LayerOptions
 from puna.nn.attention import SelfAttention
-from puna.nn.distance import linear_bias
+from puna.nn.distance import share_linear_bias
 from puna.nn.feed_forward import (
     ExactGeluFeedForward,
     FeedForward,
@@ -32,9 +33,6 @@ from puna.ops import Array, Rope
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
-
-#: Limit in tokens; published models read 8,192. The bias takes 1 MB per head at this length.
-_LONGEST = 131_072
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,12 +97,7 @@ class JinaBertV2(Encoder):
 
     def loaded(self) -> None:
         super().loaded()
-        biases: dict[int, Array] = {}
-        for layer, options in zip(self.layers, self.options.layers, strict=True):
-            heads = options.heads
-            if heads not in biases:
-                biases[heads] = self.ops.array(linear_bias(heads, self.options.context))
-            layer.mixer.bias = biases[heads]
+        share_linear_bias([layer.mixer for layer in self.layers], self.options.context)
 
     @classmethod
     def read_options(cls, file: GGUFFile) -> JinaBertV2Options:
@@ -120,15 +113,8 @@ class JinaBertV2(Encoder):
                 kind = UpFirstFeedForward if for_code else FusedExactGeluFeedForward
             return JinaLayerOptions(**vars(layer), feed_forward=kind)
 
-        context = required(file, "context_length")
-        if context > _LONGEST:
-            raise invalid(
-                file,
-                "context_length",
-                f"is {context}, but texts of at most {_LONGEST} tokens are supported",
-            )
         return JinaBertV2Options(
             **vars(options.each(own)),
-            context=context,
+            context=read_reach(file),
             pools="cls.output.weight" in file.tensors,
         )

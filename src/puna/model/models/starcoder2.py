@@ -16,15 +16,13 @@ from puna.model.options import TextDefaults, TextOptions
 from puna.nn.feed_forward import TanhGeluFeedForward
 from puna.nn.layers import LayerNorm
 from puna.nn.module import blocks, part, weight
-from puna.nn.transformer_layer import PreNormLayer
+from puna.nn.transformer_layer import PreLayerNormLayer
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
 
 
-class Layer(PreNormLayer):
-    mixer_norm: LayerNorm = weight("attn_norm", "hidden_size")  # type: ignore[assignment]
-    feed_forward_norm: LayerNorm = weight("ffn_norm", "hidden_size")  # type: ignore[assignment]
+class Layer(PreLayerNormLayer):
     feed_forward: TanhGeluFeedForward = part()  # type: ignore[assignment]
 
 
