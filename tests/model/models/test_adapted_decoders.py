@@ -22,7 +22,7 @@ from tests.tiny.adapters import adapter_writer
 SAMPLE = ("gemma3n", "gemma4, layer inputs, shared keys", "deepseek2 V3", "qwen35moe", "falcon-h1", "rwkv7")
 #: Weights without adapters: tables, convolutions, group norms, expansions of latents, transformed weights.
 FIXED = re.compile(
-    r"(per_layer_)?token_embd|blk\.\d+\.(ssm_(conv1d.*|norm)|attn_(k|v|kv)_b|time_mix_(lerp_fused|v[12])"
+    r"((per_layer_)?token|position)_embd|blk\.\d+\.(ssm_(conv1d.*|norm)|attn_(k|v|kv)_b|attn_[qk]_norm|time_mix_(lerp_fused|v[12])"
     r"|altup_correct_coef)|altup_(unembd_)?proj"
 )
 #: Layers that attend to another layer's keys have none of their own and ignore those in the file.
