@@ -16,13 +16,18 @@ FAMILIES = {
     "arwkv7": "ARWKV 7B",
     "bert": "BERT, RoBERTa, MiniLM, BGE, E5, GTE, Snowflake Arctic Embed; rerankers: BGE, MS MARCO, Jina 2",
     "bloom": "BLOOM, BLOOMZ",
+    "chatglm": "GLM-4 of 2024, ChatGLM 3",
+    "codeshell": "CodeShell",
     "cohere2": "Command R7B, Command A",
     "command-r": "Command R, Command R+, Aya 23",
+    "dbrx": "DBRX",
+    "deepseek": "DeepSeekMoE",
     "deepseek2": "DeepSeek V2, V2-Lite, V3, R1; Kimi K2",
     "deepseek2-ocr": "DeepSeek-OCR beside its mmproj file",
     "deepseekocr": "DeepSeek-OCR in one file",
     "ernie4_5": "ERNIE 4.5",
     "ernie4_5-moe": "ERNIE 4.5 with experts",
+    "exaone": "EXAONE 3, 3.5, Deep",
     "exaone4": "EXAONE 4",
     "falcon": "Falcon 7B, 40B and 180B; Falcon 2",
     "falcon-h1": "Falcon-H1",
@@ -44,6 +49,7 @@ FAMILIES = {
     "granitehybrid": "Granite 4",
     "granitemoe": "Granite 3 with experts",
     "hunyuan-dense": "Hunyuan",
+    "internlm2": "InternLM 2, 2.5",
     "jina-bert-v2": "Jina Embeddings 2, Jina Reranker 1",
     "jina-bert-v3": "Jina Embeddings 3",
     "kimi-linear": "Kimi Linear",
@@ -54,6 +60,8 @@ FAMILIES = {
     "mamba": "Mamba, Falcon Mamba",
     "mamba2": "Codestral Mamba",
     "mimo2": "MiMo-V2-Flash, MiMo-V2.5",
+    "minicpm": "MiniCPM 1, 2, 4",
+    "minicpm3": "MiniCPM 3",
     "minimax-m2": "MiniMax-M2",
     "mistral3": "Mistral 3, Ministral 3",
     "mistral4": "Mistral 4",
@@ -68,6 +76,7 @@ FAMILIES = {
     "olmo2": "OLMo 2",
     "olmo3": "OLMo 3",
     "olmoe": "OLMoE",
+    "orion": "Orion 14B",
     "phi2": "Phi-1, Phi-1.5, Phi-2",
     "phi3": "Phi-3, Phi-3.5, Phi-4, Phi-4-mini",
     "qwen2": "Qwen2, Qwen2.5, DeepSeek R1 distilled into Qwen",
@@ -89,12 +98,23 @@ FAMILIES = {
     "starcoder2": "StarCoder 2",
     "t5": "T5, Flan-T5, mT5, MADLAD-400",
     "t5encoder": "encoders of T5, Sentence-T5, GTR",
+    "xverse": "XVERSE",
 }
 
 #: References beside transformers, for architectures that it lacks or only partly has; tests contain them.
-_BESIDE = dict.fromkeys(("arwkv7", "rwkv7"), "the paper's formulas in torch") | {
-    "nomic-bert-moe": "its experts in torch"
-}
+_BESIDE = (
+    {
+        "codeshell": "transformers' StarCoder 2",
+        "deepseek": "transformers' DeepSeek-OCR 2",
+        "exaone": "transformers' Llama",
+        "internlm2": "transformers' Llama",
+        "minicpm": "transformers' Granite",
+        "orion": "transformers' Stable LM",
+        "xverse": "transformers' Llama",
+    }
+    | dict.fromkeys(("arwkv7", "rwkv7"), "the paper's formulas in torch")
+    | {"nomic-bert-moe": "its experts in torch"}
+)
 
 
 @dataclass(frozen=True)

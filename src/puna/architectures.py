@@ -49,6 +49,10 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "arwkv7": Architecture(model="rwkv7:Arwkv7", converters=("rwkv",)),
     "bert": Architecture(model="bert:Bert", converters=("bert",), add_bos=True),
     "bloom": Architecture(model="bloom:Bloom", converters=("gpt",)),
+    "chatglm": Architecture(
+        model="chatglm:ChatGlm", converters=("small_lineages",), templates=(DefaultTemplate("glm4"),)
+    ),
+    "codeshell": Architecture(model="codeshell:CodeShell", converters=("aliases",)),
     "cohere2": Architecture(
         model="cohere:Cohere2",
         converters=("small_lineages",),
@@ -61,7 +65,14 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         rows="published",
         templates=(DefaultTemplate("command-r"),),
     ),
+    "dbrx": Architecture(model="dbrx:Dbrx", converters=("gpt",)),
     "deci": Architecture(has_70b=True),
+    "deepseek": Architecture(
+        model="deepseek:DeepSeek",
+        converters=("latent",),
+        rows="paired",
+        add_bos=True,
+    ),
     "deepseek2": Architecture(
         model="deepseek2:DeepSeek2",
         converters=("latent",),
@@ -95,6 +106,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         rows="published",
         templates=(DefaultTemplate("ernie"),),
     ),
+    "exaone": Architecture(model="qwen2:Qwen2", converters=("aliases",)),
     "exaone4": Architecture(
         model="exaone4:Exaone4",
         converters=("llama",),
@@ -198,6 +210,11 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         rows="published",
         templates=(DefaultTemplate("hunyuan"),),
     ),
+    "internlm2": Architecture(
+        model="llama:Llama",
+        converters=("aliases",),
+        add_bos=True,
+    ),
     "jina-bert-v2": Architecture(model="jina_bert_v2:JinaBertV2", converters=("bert",)),
     "jina-bert-v3": Architecture(
         model="jina_bert_v3:JinaBertV3", converters=("bert",), add_bos=True, strips_before_mask=True
@@ -243,6 +260,8 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "mamba": Architecture(model="mamba:MambaDecoder", converters=("mamba",)),
     "mamba2": Architecture(model="mamba2:Mamba2Decoder", converters=("mamba",)),
     "mimo2": Architecture(model="mimo2:MiMo2", converters=("qwen",), rows="published"),
+    "minicpm": Architecture(model="minicpm:MiniCpm", converters=("minicpm",), rows="paired", add_bos=True),
+    "minicpm3": Architecture(model="minicpm3:MiniCpm3", converters=("latent",), add_bos=True),
     "minimax-m2": Architecture(
         model="minimax_m2:MiniMaxM2",
         converters=("small_lineages",),
@@ -311,6 +330,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         rows="published",
         templates=(DefaultTemplate("olmo2"),),
     ),
+    "orion": Architecture(model="stablelm:StableLm", converters=("aliases",), rows="published"),
     "phi2": Architecture(model="phi2:Phi2", converters=("small_lineages",)),
     "phi3": Architecture(
         model="phi3:Phi3",
@@ -432,4 +452,5 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     ),
     "t5": Architecture(model="t5:T5", converters=("t5",), rows="published"),
     "t5encoder": Architecture(model="t5encoder:T5Encoder", converters=("t5",), rows="published"),
+    "xverse": Architecture(model="llama:Llama", converters=("aliases",), rows="paired"),
 }

@@ -573,6 +573,33 @@ FAMILIES: Final[dict[str, Family]] = {
         {"hidden_act": "relu2", "num_key_value_heads": 2, "head_dim": 16}, {"hidden_act": ("relu2", "silu")},
         rotated=8,
     ),
+    "GlmForCausalLM": Family(rotated=8),
+    "MiniCPM3ForCausalLM": Family(
+        {"num_key_value_heads": 4, "head_dim": ABSENT, "v_head_dim": 20},
+        {**_LATENT, "scale_emb": (12, 1.0, ABSENT), "scale_depth": (1.4, 2.0, None, ABSENT),
+         "dim_model_base": (256, 64, None, ABSENT)},
+    ),
+    "DbrxForCausalLM": Family(
+        {
+            "d_model": 64, "n_heads": 4, "n_layers": LAYERS, "max_seq_len": 128,
+            "attn_config": {"kv_n_heads": 2, "clip_qkv": 8, "rope_theta": 10000.0},
+            "ffn_config": {"ffn_hidden_size": 32, "moe_num_experts": 6, "moe_top_k": 2},
+        },
+        {
+            "attn_config": (
+                {"kv_n_heads": 4, "clip_qkv": 0.5, "rope_theta": 10000.0},
+                {"kv_n_heads": 1, "rope_theta": 10000.0}, {"clip_qkv": 2, "rope_theta": 10000.0},
+            ),
+            "ffn_config": (
+                {"ffn_hidden_size": 32, "moe_num_experts": 4, "moe_top_k": 3},
+                {"ffn_hidden_size": 48, "moe_num_experts": 6, "moe_top_k": 2,
+                 "moe_normalize_expert_weights": None},
+                {"ffn_hidden_size": 32, "moe_num_experts": 6, "moe_top_k": 2,
+                 "moe_normalize_expert_weights": 2.0},
+                {"ffn_hidden_size": 32, "moe_num_experts": 6, "moe_top_k": 2, "ffn_act_fn": {"name": "gelu"}},
+            ),
+        },
+    ),
     "GPT2LMHeadModel": Family(_GPT2, rotated=0),
     "GPTBigCodeForCausalLM": Family(
         {**_GPT2, "num_key_value_heads": ABSENT}, {"num_key_value_heads": ()}, rotated=0
@@ -707,6 +734,8 @@ FAMILIES.update({
 })  # fmt: skip
 #: Models that transformers lacks, or needs another library for; their own tests have references.
 ELSEWHERE: Final = frozenset({
+    "CodeShellForCausalLM", "DeepseekForCausalLM", "ExaoneForCausalLM", "InternLM2ForCausalLM",
+    "MiniCPMForCausalLM", "OrionForCausalLM", "XverseForCausalLM",
     "DeepseekOCRForCausalLM", "Ernie4_5_ForCausalLM", "Gemma3nForConditionalGeneration",
     "JinaBertForMaskedLM", "JinaBertForSequenceClassification", "JinaBertModel", "MambaLMHeadModel",
     "MPTForCausalLM", "MiMoV2ForCausalLM", "MiniCPMO", "MiniCPMV", "RWKV7ForCausalLM", "Rwkv7ForCausalLM",

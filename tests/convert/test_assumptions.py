@@ -24,12 +24,14 @@ from puna.model.load import load_model
 from tests.convert.checkpoints import save_modules, saved
 from tests.model.models.parity import (
     check_close,
+    original,
     our_log_probabilities,
     random_tokens,
     reference_log_probabilities,
 )
 from tests.model.models.test_decoders import EXPERTS, MODELS
 from tests.tiny.decoders import GEMMA2, OLMO2, QWEN2, QWEN3_MOE, TinyDecoder
+from tests.tiny.renamed import TinyRenamed
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "rope_theta": 1e4}
 LLAMA = TinyDecoder("llama")
@@ -166,6 +168,8 @@ def published_config(tiny: Any) -> dict[str, Any]:
     """Return the settings as transformers saves them."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CLASSES
 
+    if isinstance(tiny, TinyRenamed):
+        return {**vars(original(tiny).config), "architectures": [tiny.name]}
     config = tiny.config()
     found: dict[str, Any] = json.loads(config.to_json_string(use_diff=False))
     return {**found, "architectures": [CLASSES[config.model_type]]}

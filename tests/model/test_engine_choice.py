@@ -75,7 +75,7 @@ def test_llama_cpp_runs_the_rest_and_the_error_names_it_if_missing(installed: bo
 
 
 @pytest.mark.parametrize(
-    ("architecture", "nearest"), [("gemma5", "gemma"), ("glm5", "glm4"), ("deepseek3", "deepseek2")]
+    ("architecture", "nearest"), [("gemma5", "gemma"), ("glm5", "glm4"), ("deepseek3", "deepseek")]
 )
 def test_the_nearest_architecture_is_named(tmp_path: Path, architecture: str, nearest: str) -> None:
     with pytest.raises(UnsupportedModelError, match=f"the nearest being {nearest}"):

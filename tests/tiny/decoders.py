@@ -48,7 +48,7 @@ class TinyDecoder:
         model = self.untrained().float().eval()
         with torch.no_grad():
             for name, parameter in model.named_parameters():
-                if "norm" in name and name.endswith("weight"):
+                if "norm" in name and name.endswith("weight") and parameter.ndim == 1:
                     parameter.copy_(1 - self.norm_offset + 0.2 * torch.randn_like(parameter))
                 elif name.endswith("bias") or parameter.ndim == 1:
                     parameter.copy_(0.3 * torch.randn_like(parameter))

@@ -58,6 +58,7 @@ NO_CHAT = {
         "llama",
         "mllama",
     ),  # chat models only with certain end tokens
+    *("codeshell", "dbrx", "deepseek", "exaone", "internlm2", "minicpm", "minicpm3", "orion", "xverse"),
     *("bloom", "falcon", "gpt2", "gptneox", "mpt", "nemotron", "phi2", "stablelm", "starcoder"),
     *("mamba", "mamba2", "starcoder2", "t5", "deepseek2-ocr", "deepseekocr", "mimo2"),
     *(

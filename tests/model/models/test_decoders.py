@@ -62,6 +62,7 @@ from tests.tiny.mamba import (
     NEMOTRON_H_LATENT,
     NEMOTRON_H_MOE,
 )
+from tests.tiny.renamed import CODESHELL, DEEPSEEK, EXAONE, INTERNLM2, MINICPM, ORION, XVERSE
 from tests.tiny.rwkv import ARWKV7, RWKV7
 
 #: Together the tests take half a minute.
@@ -84,14 +85,15 @@ class GatesAreVectors(TinyDecoder):
         }
 
 
-class FusedPhi2(TinyDecoder):
+class FusedDecoder(TinyDecoder):
     """Queries, keys and values are one tensor, as in the first files."""
 
     def change(self, found: Contents, model: Any) -> None:
         for layer in range(model.config.num_hidden_layers):
             for kind in ("weight", "bias"):
-                parts = [found.tensors.pop(f"blk.{layer}.attn_{part}.{kind}") for part in "qkv"]
-                found.tensors[f"blk.{layer}.attn_qkv.{kind}"] = np.concatenate(parts)
+                parts = [found.tensors.pop(f"blk.{layer}.attn_{part}.{kind}", None) for part in "qkv"]
+                if parts[0] is not None:
+                    found.tensors[f"blk.{layer}.attn_qkv.{kind}"] = np.concatenate(parts)
 
 
 MODELS = {
@@ -273,7 +275,7 @@ MODELS = {
         "gpt_bigcode", {"multi_query": False, "tie_word_embeddings": False}, seed=93
     ),
     "phi2": TinyDecoder("phi", {"pad_token_id": 0}, seed=94),
-    "phi2 fused, rotated in part, three heads": FusedPhi2(
+    "phi2 fused, rotated in part, three heads": FusedDecoder(
         "phi",
         {"pad_token_id": 0, "hidden_size": 60, "num_attention_heads": 3, "num_key_value_heads": 3,
          "rope_parameters": {"rope_theta": 500.0, "rope_type": "default", "partial_rotary_factor": 0.4}},
@@ -326,6 +328,40 @@ MODELS = {
         {"head_dim": 24, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True,
          "rope_parameters": {"rope_theta": 500.0, "rope_type": "default", "partial_rotary_factor": 1.0}},
         norm_offset=1, seed=109,
+    ),
+    "internlm2": INTERNLM2,
+    "xverse": XVERSE,
+    "exaone": EXAONE,
+    "orion": ORION,
+    "codeshell": CODESHELL,
+    "minicpm": MINICPM,
+    "deepseek": DEEPSEEK,
+    "chatglm": TinyDecoder("glm", {"pad_token_id": 0, "head_dim": 16}, seed=127),
+    "chatglm fused, without biases, wide heads, tied": FusedDecoder(
+        "glm",
+        {"pad_token_id": 0, "head_dim": 24, "attention_bias": False, "tie_word_embeddings": True,
+         "rope_parameters": {"rope_theta": 500.0, "rope_type": "default", "partial_rotary_factor": 1.0}},
+        seed=128,
+    ),
+    "dbrx": TinyGpt(
+        "dbrx",
+        {"d_model": 64, "max_seq_len": 256,
+         "attn_config": {"kv_n_heads": 2, "clip_qkv": 0.5, "rope_theta": 500.0},
+         "ffn_config": {"ffn_hidden_size": 32, "moe_num_experts": 6, "moe_top_k": 3},
+         "rope_parameters": {"rope_theta": 500.0, "rope_type": "default"}},
+        seed=129,
+    ),
+    "minicpm3": TinyDecoder(
+        "minicpm3",
+        {"num_key_value_heads": 4, "q_lora_rank": 40, "kv_lora_rank": 32, "qk_nope_head_dim": 12,
+         "qk_rope_head_dim": 8},
+        seed=130,
+    ),
+    "minicpm3 straight queries, small values, untied": TinyDecoder(
+        "minicpm3",
+        {"num_key_value_heads": 4, "q_lora_rank": None, "kv_lora_rank": 24, "qk_nope_head_dim": 8,
+         "qk_rope_head_dim": 16, "v_head_dim": 12, "tie_word_embeddings": False},
+        seed=131,
     ),
 }  # fmt: skip
 

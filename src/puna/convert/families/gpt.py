@@ -150,6 +150,27 @@ def _neox_base(config: Config) -> float:
     return _neox_rotation(config, "rope_theta", "rotary_emb_base", 10000.0)
 
 
+def _of_experts(values: Values, config: Config) -> Values:
+    """Return the matrices of DBRX's experts, which are below each other: [experts, inner, hidden]."""
+    return values.reshape(config.count("ffn_config.moe_num_experts"), -1, values.shape[-1])
+
+
+def _dbrx_base(config: Config) -> float:
+    base = config.rope.get("rope_theta", config.get("attn_config.rope_theta"))
+    return float(10000.0 if base is None else base)
+
+
+def _dbrx_used(config: Config) -> int:
+    """Return how many experts a token goes to. Raises ConversionError if their shares do not add up to 1."""
+    experts = config.whole.get("ffn_config") or {}
+    if experts.get("moe_normalize_expert_weights", 1.0) is None:
+        raise ConversionError(
+            "config.json: 'ffn_config.moe_normalize_expert_weights' is null, but a file of architecture dbrx "
+            "can only have 1.0"
+        )
+    return config.count("ffn_config.moe_top_k")
+
+
 _FALCON: Final[dict[str, Assumption]] = {
     "alibi": False, "parallel_attn": True, "activation": "gelu",
     "num_ln_in_parallel_attn": lambda config: (1, 2) if config.get("new_decoder_architecture") else (1,),
@@ -254,5 +275,38 @@ FAMILIES: Final = (
         tied=True, pre="mpt", assumed=_MPT, defaults={**_EPSILON, "max_seq_len": 2048},
         harmless=(*saved_within("attn_config"), "attn_config.attn_impl", "learned_pos_emb", "verbose",
         "embedding_fraction"),
+    ),
+    Family(
+        hf=("DbrxForCausalLM",), architecture="dbrx",
+        keys={
+            "context_length": "max_seq_len", "feed_forward_length": "ffn_config.ffn_hidden_size",
+            "attention.head_count": _heads,
+            "attention.head_count_kv": lambda config: config.get("attn_config.kv_n_heads") or 1,
+            "attention.layer_norm_epsilon": lambda config: 1e-5,
+            "attention.clamp_kqv": lambda config: config.get("attn_config.clip_qkv") or None,
+            "rope.freq_base": _dbrx_base, "expert_count": "ffn_config.moe_num_experts",
+            "expert_used_count": _dbrx_used,
+        },
+        names={
+            "transformer.wte": "token_embd", "transformer.norm_f": "output_norm",
+            **_named("transformer.blocks", {
+                "norm_attn_norm.norm_1": "attn_norm", "norm_attn_norm.attn.Wqkv": "attn_qkv",
+                "norm_attn_norm.attn.out_proj": "attn_output", "norm_attn_norm.norm_2": "attn_output_norm",
+                "ffn.router.layer": "ffn_gate_inp", "ffn.experts.mlp.w1": "ffn_gate_exps.weight",
+                "ffn.experts.mlp.v1": "ffn_up_exps.weight", "ffn.experts.mlp.w2": "ffn_down_exps.weight",
+            }),
+        },
+        changes={
+            "ffn_gate_exps.weight": _of_experts, "ffn_up_exps.weight": _of_experts,
+            "ffn_down_exps.weight": lambda values, config: _of_experts(values, config).swapaxes(1, 2),
+        },
+        pre="dbrx", defaults={"max_seq_len": 2048},
+        assumed={
+            "ffn_config.ffn_act_fn.name": "silu", "attn_config.rope_theta": _dbrx_base,
+            "ffn_config.moe_normalize_expert_weights": 1.0,
+            "ffn_config.hidden_size": lambda config: config.count("d_model"),
+        },
+        harmless=(*saved_within("attn_config"), *saved_within("ffn_config"), "*.moe_loss_weight",
+        "*.moe_jitter_eps", "num_key_value_heads"),
     ),
 )  # fmt: skip

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 from puna.convert.checkpoint import Values
 from puna.convert.config import Config
-from puna.convert.family import Assumption, Family, Key, Place, Split
+from puna.convert.family import PLAIN, Assumption, Family, Key, Place, Split
+from puna.convert.keys import LONG_ROPE, long_rope_attention, long_rope_factors, original_context
+from puna.errors import ConversionError
 
 
 def _keys_and_values(values: Values, config: Config) -> Sequence[Values]:
@@ -173,8 +175,53 @@ _KEYS: Final[dict[str, Key]] = {
     "rope.freq_base": lambda config: float(config.rope.get("rope_theta", 10000.0)),
 }
 
+#: Scales of MiniCPM 3, which no file states.
+_MINICPM_SCALES: Final[dict[str, Any]] = {"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256}
+
+
+def _check_scales(config: Config, ignore: Collection[str]) -> list[str]:
+    """Raise ConversionError if a scale is null, which means that there is none."""
+    for name, value in _MINICPM_SCALES.items():
+        if name not in ignore and config.peek(name) is None:
+            raise ConversionError(
+                f"config.json: '{name}' is null, but a file of architecture minicpm3 can only have {value}"
+            )
+    return []
+
+
 FAMILIES: Final = (
     *_LATENT,
+    Family(
+        hf=("DeepseekForCausalLM",), architecture="deepseek",
+        keys={**_KEYS, "rope.dimension_count": lambda config: config.head_size}, pre="deepseek-llm",
+        assumed={
+            "norm_topk_prob": False, "scoring_func": "softmax", "moe_layer_freq": 1,
+            "rope_parameters.attention_factor": (),
+        },
+        defaults={"n_shared_experts": None},
+    ),
+    Family(
+        hf=("MiniCPM3ForCausalLM",), architecture="minicpm3",
+        keys={
+            "vocab_size": "vocab_size", "attention.q_lora_rank": "q_lora_rank",
+            "attention.kv_lora_rank": "kv_lora_rank", "rope.dimension_count": "qk_rope_head_dim",
+            "attention.key_length": KEYS["attention.key_length_mla"],
+            "attention.value_length": lambda config: (
+                config.get("v_head_dim") or config.count("hidden_size") // config.heads
+            ),
+            "rope.scaling.original_context_length": lambda config: (
+                original_context(config) if config.rope.get("long_factor") else None
+            ),
+            "rope.scaling.attn_factor": long_rope_attention,
+        },
+        names={**NAMES, "model.layers.{}.self_attn.kv_b_proj": "blk.{}.attn_kv_b"}, extra=long_rope_factors,
+        tied=True, ropes=(*PLAIN, "longrope", "su"), harmless=("head_dim",),
+        defaults={"q_lora_rank": 768, **_MINICPM_SCALES},
+        check_others=_check_scales, assumed={
+            **LONG_ROPE, **_MINICPM_SCALES,
+            "qk_head_dim": ASSUMED["qk_head_dim"], "rope_parameters.partial_rotary_factor": 1.0,
+        },
+    ),
     Family(
         hf=("DeepseekOCRForCausalLM",), architecture="deepseek2-ocr", keys=_KEYS, pre="deepseek-v3",
         dropped=("model.sam_model.", "model.view_seperator"),

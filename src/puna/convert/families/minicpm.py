@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
@@ -9,7 +10,7 @@ from typing import Any, Final
 from puna.convert.config import Config
 from puna.convert.families.llama import LLAMA
 from puna.convert.families.qwen import WINDOWS
-from puna.convert.family import Family
+from puna.convert.family import Family, Key
 
 #: Hidden size of MiniCPM-V 2.0, whose settings give no version either.
 _FIRST_SIZE: Final = 2304
@@ -47,7 +48,28 @@ _VISION: Final = (
 )  # fmt: skip
 _BOTH: Final = ("MiniCPMV", "MiniCPMO")
 
+_SCALES: Final[dict[str, Key]] = {
+    "embedding_scale": lambda config: float(config["scale_emb"]),
+    "residual_scale": lambda config: config["scale_depth"] / math.sqrt(config.layers),
+    "logit_scale": lambda config: config.count("hidden_size") / config["dim_model_base"],
+}
+
 FAMILIES: Final = (
+    replace(
+        LLAMA,
+        hf=("MiniCPMForCausalLM",),
+        architecture="minicpm",
+        keys={**LLAMA.keys, **_SCALES},
+        tied=True,
+        defaults={
+            "scale_emb": 1,
+            "scale_depth": 1,
+            "dim_model_base": 1,
+            "rms_norm_eps": 1e-6,
+            "rope_theta": 10000.0,
+        },
+        harmless=("mup_denominator", "rope_scaling.short_mscale", "rope_scaling.long_mscale"),
+    ),
     replace(
         LLAMA,
         hf=("MiniCPMV",),

@@ -286,6 +286,11 @@ FAMILIES: Final = (
         changes=_HALVED, pre="glm4",
     ),
     Family(
+        hf=("GlmForCausalLM",), architecture="chatglm", pre="chatglm-bpe",
+        keys={**_rotating(0.5), "attention.layer_norm_rms_epsilon": lambda config: config["rms_norm_eps"]},
+        defaults={"rms_norm_eps": 1.5625e-7, "head_dim": 128, "num_key_value_heads": 2},
+    ),
+    Family(
         hf=("Glm4MoeForCausalLM", "Glm4vMoeForConditionalGeneration"), architecture="glm4moe",
         keys={
             **_EXPERTS, "rope.dimension_count": _rotated_size, "expert_count": "n_routed_experts",

@@ -30,12 +30,14 @@ class DeepSeekOcr(Decoder):
 
     @classmethod
     def read_options(cls, file: GGUFFile) -> TextOptions:
-        return TextOptions.read(
-            file,
-            TextDefaults(
-                neox=True, norm_eps=1e-6, routing=Routing(0, normalize=False), expert_sizes=_sizes(file)
-            ),
-        )
+        return TextOptions.read(file, defaults(file, neox=True))
+
+
+def defaults(file: GGUFFile, *, neox: bool) -> TextDefaults:
+    """Return the facts of the network; `neox` says whether rotated pairs are half a head apart."""
+    return TextDefaults(
+        neox=neox, norm_eps=1e-6, routing=Routing(0, normalize=False), expert_sizes=_sizes(file)
+    )
 
 
 def _sizes(file: GGUFFile) -> tuple[int, int]:
