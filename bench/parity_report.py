@@ -1,13 +1,13 @@
 """The table of all architectures that Puna's own engine runs.
 
-python bench/parity_report.py        # regenerates the table from docs/models.json and the models' files
+python bench/parity_report.py        # regenerates the table from docs/models.json
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pages import DOCS, ROOT, Report
+from pages import DOCS, Report
 
 from puna.model.registry import model_for, supported
 
@@ -42,7 +42,7 @@ FAMILIES = {
     "glm4moelite": "GLM-4.7 Flash",
     "glmocr": "GLM-OCR in one file",
     "gpt-oss": "gpt-oss",
-    "gpt2": "GPT-2, DistilGPT2",
+    "gpt2": "GPT-2, DistilGPT2, Cerebras-GPT",
     "gptneox": "GPT-NeoX, Pythia, Dolly 2, RedPajama-INCITE",
     "gptoss": "gpt-oss, files of Ollama's",
     "granite": "Granite 3",
@@ -94,7 +94,7 @@ FAMILIES = {
     "seed_oss": "Seed-OSS",
     "smollm3": "SmolLM3",
     "stablelm": "Stable LM 3B, Stable LM 2, Stable Code",
-    "starcoder": "StarCoder, SantaCoder",
+    "starcoder": "StarCoder, SantaCoder, Granite 20B Code",
     "starcoder2": "StarCoder 2",
     "t5": "T5, Flan-T5, mT5, MADLAD-400",
     "t5encoder": "encoders of T5, Sentence-T5, GTR",
@@ -125,19 +125,13 @@ class Run:
     differences: dict[str, float]
 
 
-def lines(architecture: str) -> int:
-    """Return the number of lines in an architecture's file."""
-    module = model_for(architecture).__module__
-    return len((ROOT / "src" / f"{module.replace('.', '/')}.py").read_text().splitlines())
-
-
 def table(run: Run) -> str:
     """Format the architectures as Markdown."""
     text = [
         f"Reference: {run.reference}.",
         "",
-        "| `general.architecture` | models | largest difference | file | lines |",
-        "|---|---|---:|---|---:|",
+        "| `general.architecture` | models | largest difference | file |",
+        "|---|---|---:|---|",
     ]
     for name in supported():
         model = model_for(name)
@@ -146,7 +140,7 @@ def table(run: Run) -> str:
         file = model.__module__.rpartition(".")[2]
         text.append(
             f"| `{name}` | {FAMILIES[name]}{beside} | {run.differences[name]:.0e}{states} "
-            f"| [{file}.py](../src/puna/model/models/{file}.py) | {lines(name)} |"
+            f"| [{file}.py](../src/puna/model/models/{file}.py) |"
         )
     return "\n".join(text) + "\n"
 

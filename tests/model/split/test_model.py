@@ -17,7 +17,7 @@ from puna.model.split import cache as split_cache
 from puna.model.split import worker as split_worker
 from puna.model.stages import places_to_cut
 from tests.model.split.splitting import split
-from tests.tiny.decoders import GEMMA2, QWEN3_MOE, tiny_decoder_gguf
+from tests.tiny.decoders import GEMMA2, QWEN3_MOE, TinyGpt, tiny_decoder_gguf
 from tests.tiny.gemma3 import TinyGemma3, tiny_gemma3_gguf
 from tests.tiny.gemmas import TinyGemma3n, TinyGemma4
 from tests.tiny.hybrids import TinyHybrid
@@ -51,6 +51,8 @@ MODELS: dict[str, Callable[[Path], Path]] = {
     "kimi": decoder(KIMI_LINEAR),
     "falcon": decoder(FALCON_H1),
     "nemotron": decoder(NEMOTRON_H),
+    "gpt2": decoder(TinyGpt("gpt2")),
+    "bloom": decoder(TinyGpt("bloom")),
 }
 
 

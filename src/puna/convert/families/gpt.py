@@ -130,11 +130,6 @@ def _falcon_groups(config: Config) -> int:
     return without_groups
 
 
-def _falcon_norms(name: str, config: Config) -> str:
-    """Return the name of a tensor, with the LayerNorms of a layer that has two told apart."""
-    return name.replace(".ln_mlp.", ".input_layernorm.")
-
-
 def _neox_rotation(config: Config, name: str, outside: str, otherwise: float) -> float:
     """Return a setting of GPT-NeoX's rotation, which has another name `outside` of it."""
     given = config.get(f"rope_scaling.{name}", f"rope_parameters.{name}", outside)
@@ -239,7 +234,10 @@ FAMILIES: Final = (
             **_COMMON, "attention.head_count_kv": _falcon_groups,
             "context_length": lambda config: config.get("max_position_embeddings") or 2048,
         },
-        names={**_BLOOM_NAMES, "transformer.h.{}.ln_attn": "blk.{}.attn_norm_2"}, rename=_falcon_norms,
+        names={
+            **_BLOOM_NAMES, "transformer.h.{}.ln_attn": "blk.{}.attn_norm_2",
+            "transformer.h.{}.ln_mlp": "blk.{}.attn_norm",
+        },
         changes=by_kind(_falcon_groups), tied=True, pre="falcon", assumed=_FALCON, defaults=_EPSILON,
         harmless=("apply_residual_connection_post_layernorm",),
     ),

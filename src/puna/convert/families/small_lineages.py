@@ -321,8 +321,10 @@ FAMILIES: Final = (
         keys={
             **_rotating(0.25),
             "use_parallel_residual": lambda config: bool(config.get("use_parallel_residual")),
+            "attention.layer_norm_rms_epsilon": lambda config: None,
+            "attention.layer_norm_epsilon": lambda config: config.get("layer_norm_eps", "norm_eps") or 1e-5,
         },
-        pre="stablelm2", defaults={"layer_norm_eps": 1e-5},
+        pre="stablelm2",
         harmless=("qk_layernorm", "rotary_scaling_factor"),
     ),
     Family(
