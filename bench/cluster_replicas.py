@@ -37,8 +37,8 @@ REPLICAS: Final = 3
 ROUTED: Final = 6
 SLOTS: Final = 8
 CONTEXT: Final = 8192
-#: Clients that converse at the same time, and the mean seconds between turns of each. There are as many as cores,
-#: for replicas of one thread: with more, first tokens wait for others' answers, whatever the router.
+#: Clients that converse at the same time, and the mean seconds between turns of each. There are as many as
+#: cores, for replicas of one thread: with more, first tokens wait for others' answers, whatever the router.
 CLIENTS, PAUSE_S = 2, 2.0
 #: Runs `puna` with a router that lets replicas take turns.
 IN_TURN: Final = str(Path(__file__).with_name("cluster_in_turn.py"))
