@@ -43,6 +43,7 @@ FAMILIES = {
     "jina-bert-v2": "Jina Embeddings 2, Jina Reranker 1",
     "jina-bert-v3": "Jina Embeddings 3",
     "kimi-linear": "Kimi Linear",
+    "laguna": "Laguna XS, Laguna M",
     "lfm2": "LFM2",
     "lfm2moe": "LFM2-MoE",
     "llama": "Llama 2, 3, 3.1, 3.2, 3.3; Mistral, Mixtral, TinyLlama, Yi, Vicuna, SmolLM 2",

@@ -201,7 +201,14 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "kimi-linear": Architecture(
         model="kimi_linear:KimiLinear", converters=("delta",), templates=(DefaultTemplate("kimi"),)
     ),
-    "laguna": Architecture(add_bos=True),
+    "laguna": Architecture(
+        model="laguna:Laguna",
+        converters=("mixtures",),
+        rows="published",
+        pre="laguna",
+        add_bos=True,
+        templates=(DefaultTemplate("laguna"),),
+    ),
     "lfm2": Architecture(
         model="lfm2:Lfm2",
         tower="lfm2:Lfm2Vision",

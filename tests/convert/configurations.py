@@ -546,6 +546,22 @@ FAMILIES: Final[dict[str, Family]] = {
         kinds=_PER_KIND, rotated=8,
     ),
     "Phi3ForCausalLM": Family({"original_max_position_embeddings": 16, "sliding_window": None}),
+    # Many experts, and windows.
+    "LagunaForCausalLM": Family(
+        {
+            "num_attention_heads_per_layer": ABSENT, "layer_types": [_FULL, _WINDOW, _WINDOW],
+            "rope_parameters": {
+                _FULL: {"rope_type": "default", "rope_theta": 5e5, "partial_rotary_factor": 0.5},
+                _WINDOW: {"rope_type": "default", "rope_theta": 1e4},
+            },
+        },
+        {
+            "gating": (True, "per-head", "per-element", False), "moe_routed_scaling_factor": _FACTORS,
+            "num_attention_heads_per_layer": ([4, 8, 8], [2, 2, 4], ABSENT),
+            "moe_router_logit_softcapping": (1.0, 0.0, ABSENT),
+        },
+        rotated=8, kinds=_PER_KIND,
+    ),
     # State spaces and convolutions.
     "MambaForCausalLM": Family(_MAMBA, {"num_attention_heads": ()}, rotated=0),
     "FalconMambaForCausalLM": Family(_MAMBA, rotated=0),

@@ -97,6 +97,7 @@ OWN: dict[str, dict[str, Any]] = {
         "attention.head_count_kv": [0, 2],
         "expert_gating_func": 2,
     },
+    "laguna": {**_ALTERNATING, **_EXPERTS, "attention.head_count": [4, 8], "leading_dense_block_count": 1},
     "lfm2": _CONVOLUTION,
     "lfm2moe": {**_CONVOLUTION, **_EXPERTS, "leading_dense_block_count": 1, "expert_gating_func": 2},
     "llama": {},

@@ -6,6 +6,7 @@ Features of a single architecture are tested in a file of their own.
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from tests.tiny.decoders import (
     GEMMA2,
     GLM4_MOE,
     GPT_OSS,
+    LAGUNA,
     OLMO2,
     PHI3,
     QWEN2,
@@ -80,6 +82,20 @@ class GatesAreVectors(TinyDecoder):
         found.tensors = {
             name: array[0] if len(array) == 1 else array for name, array in found.tensors.items()
         }
+
+
+class LagunaOfOllama(TinyDecoder):
+    """Laguna in the layout of Ollama's files, which state YaRN's whole magnitude."""
+
+    def change(self, found: Contents, model: Any) -> None:
+        found.rename({"attn_gate.weight": "attn_g.weight"})
+        found.set(
+            {
+                "rope.freq_base_swa": None, "rope.dimension_count_swa": None, "rope.swa.freq_base": 1e4,
+                "rope.swa.dimension_count": 12, "attention.gating_type": 1,
+                "rope.scaling.attn_factor": 1 + 0.1 * math.log(4),
+            }
+        )  # fmt: skip
 
 
 MODELS = {
@@ -185,6 +201,17 @@ MODELS = {
     "hunyuan-dense": TinyDecoder("hunyuan_v1_dense", {"head_dim": 24}, seed=31),
     "seed_oss": TinyDecoder(
         "seed_oss", {"head_dim": 24, "attention_bias": True, "attention_out_bias": False}, seed=32
+    ),
+    "laguna": LAGUNA,
+    "laguna, Ollama's file": LagunaOfOllama("laguna", LAGUNA.settings, seed=84),
+    "laguna, a gate for each value, full attention, yarn": TinyDecoder(
+        "laguna",
+        {
+            **LAGUNA.settings, "gating": "per-element", "layer_types": ["full_attention"] * 4,
+            "num_attention_heads_per_layer": None, "attention_bias": True, "tie_word_embeddings": True,
+            "rope_parameters": {"full_attention": {"rope_theta": 5e5, **YARN}},
+        },
+        seed=85,
     ),
     "qwen35": TinyHybrid("qwen3_5_text", SETTINGS, seed=34),
     "qwen35moe": TinyHybrid("qwen3_5_moe_text", {**SETTINGS, **EXPERTS_BESIDE}, seed=45),

@@ -1,0 +1,100 @@
+"""Lineages with many small experts beside attention, some of them with sliding windows."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from puna.convert.config import Config
+from puna.convert.family import Assumption, Family, Key
+
+_SIGMOID: Final[dict[str, Key]] = {"expert_gating_func": lambda config: 2}
+#: The window, in models where any layer has one.
+_WINDOWS: Final[dict[str, Key]] = {
+    "attention.sliding_window": lambda config: config.get("sliding_window") if _has_windows(config) else None,
+    "attention.sliding_window_pattern": lambda config: config.windows() if _has_windows(config) else None,
+}
+
+
+#: Settings that others override: the size of no layer's window, and the first layer with experts.
+_HARMLESS: Final = ("sliding_window", "first_k_dense_replace")
+
+
+def _has_windows(config: Config) -> bool:
+    return any(config.windows() or ())
+
+
+def _dense(config: Config) -> int:
+    """Return how many layers precede the first with experts."""
+    kinds = config.get("mlp_layer_types")
+    if isinstance(kinds, list) and kinds:
+        return kinds.index("sparse") if "sparse" in kinds else len(kinds)
+    return int(config.get("first_k_dense_replace") or 0)
+
+
+def _kinds(config: Config) -> list[str]:
+    """Return each layer's type in the form GGUF can express: experts in all layers after the first few."""
+    dense = _dense(config)
+    return ["dense"] * dense + ["sparse"] * (config.layers - dense)
+
+
+_EXPERTS: Final[dict[str, Key]] = {
+    "vocab_size": "vocab_size", "expert_feed_forward_length": "moe_intermediate_size",
+    "expert_weights_norm": "norm_topk_prob", "expert_weights_scale": "routed_scaling_factor",
+    "leading_dense_block_count": _dense,
+}  # fmt: skip
+def _if_overridden(name: str) -> Assumption:
+    """Return the required value of a setting of `rope_scaling`: any beside `rope_parameters`, else none."""
+    return lambda config: config.peek(name) if config.peek("rope_parameters") else ()
+
+
+#: Where layer types have separate rotations, transformers does not read the old name of the setting.
+_SEPARATE_ROTATIONS: Final[dict[str, Assumption]] = {
+    name: _if_overridden(name) for name in ("rope_scaling.type", "rope_scaling.rope_type")
+}
+
+
+def _rotated(config: Config, kind: str, otherwise: float = 1.0) -> int:
+    """Return how many values of a head rotate in layers of the type `kind`."""
+    share = config.get(f"rope_parameters.{kind}.partial_rotary_factor")
+    return int(config.head_size * float(otherwise if share is None else share))
+
+
+def _heads(config: Config) -> list[int]:
+    """Return each layer's number of query heads."""
+    given = config.get("num_attention_heads_per_layer")
+    return list(given) if isinstance(given, list) else [config.heads] * config.layers
+
+
+LAGUNA: Final = Family(
+    hf=("LagunaForCausalLM",), architecture="laguna",
+    keys={
+        **_EXPERTS, **_WINDOWS, **_SIGMOID, "attention.head_count": _heads,
+        "expert_weights_norm": lambda config: True, "expert_weights_scale": "moe_routed_scaling_factor",
+        "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
+        "rope.dimension_count": lambda config: _rotated(config, "full_attention"),
+        "rope.dimension_count_swa": lambda config: _rotated(config, "sliding_attention"),
+    },
+    names={
+        "model.layers.{}.self_attn.g_proj": "blk.{}.attn_gate",
+        "model.layers.{}.mlp.experts.e_score_correction_bias": "blk.{}.exp_probs_b.bias",
+    },
+    pre="laguna",
+    assumed={
+        **_SEPARATE_ROTATIONS, "mlp_layer_types": _kinds, "moe_router_logit_softcapping": 0.0,
+        "moe_apply_router_weight_on_input": False,
+    },
+    # The tensors show the kind of gates.
+    harmless=(*_HARMLESS, "gating", "gating_types", "partial_rotary_factor", "num_attention_heads"),
+    defaults={
+        "head_dim": 128, "num_key_value_heads": 8, "sliding_window": 512, "rms_norm_eps": 1e-6,
+        "shared_expert_intermediate_size": 512, "first_k_dense_replace": 1, "rope_theta": 10000.0,
+        "attention_bias": False,
+        "rope_parameters": {
+            "full_attention": {
+                "rope_type": "default", "rope_theta": 500000.0, "partial_rotary_factor": 0.5
+            },
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+        },
+    },
+)  # fmt: skip
+FAMILIES: Final = (LAGUNA,)
