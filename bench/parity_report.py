@@ -56,6 +56,7 @@ FAMILIES = {
     "mistral4": "Mistral 4",
     "mllama": "Llama 3.2 Vision",
     "modern-bert": "ModernBERT, GTE ModernBERT, Granite Embedding R2",
+    "muse-glimmer": "Muse Glimmer, without its vision tower",
     "nemotron_h": "Nemotron-H, Nemotron Nano 2",
     "nemotron_h_moe": "Nemotron 3 Nano",
     "nomic-bert": "Nomic Embed 1, 1.5",

@@ -274,6 +274,13 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         add_bos=True,
     ),
     "modern-bert": Architecture(model="modern_bert:ModernBert", converters=("bert",)),
+    "muse-glimmer": Architecture(
+        model="muse_glimmer:MuseGlimmer",
+        converters=("small_lineages",),
+        rows="paired",
+        pre="llama4",
+        templates=(DefaultTemplate("glimmer"),),
+    ),
     "nemotron_h": Architecture(
         model="nemotron_h:NemotronH",
         converters=("hybrids",),

@@ -675,6 +675,20 @@ FAMILIES.update({
         ),
         vision=_DEEP,
     ),
+    "MuseGlimmerForConditionalGeneration": _within(
+        Family(
+            {"layer_rope_theta": ABSENT, "num_hidden_layers": 4},
+            {
+                **_FOUR_VALUES, "qk_scale_factor": _FACTORS, "output_multiplier": _FACTORS,
+                "post_norm_eps": (1e-6, 1e-8, ABSENT), "final_logit_softcapping": (1.0, 5.0, ABSENT),
+                "layer_rope_theta": (
+                    [0, 1e4, 1e4, 0], [1e4, 1e4, 1e4, 0], [5e5, 1e4, 50.0, 0.0], [1e4] * 4, [0] * 4, ABSENT
+                ),
+            },
+        ),
+        out_hidden_size=64, projector_hidden_size=16, image_token_id=10000, video_token_id=10001,
+        vision={"pos_emb_height": 2, "pos_emb_width": 2, "max_position_embeddings": 4},
+    ),
     "KimiLinearModel": replace(FAMILIES["KimiLinearForCausalLM"], by="states"),
     **{
         f"{name}{kind}": Family(_T5, {"num_key_value_heads": (), "vocab_size": ()}, rotated=0, by=by)

@@ -115,6 +115,7 @@ OWN: dict[str, dict[str, Any]] = {
     "mistral4": {**_LATENTS, **_YARN, "attention.temperature_scale": 0.1},
     "mllama": {"attention.cross_attention_layers": [1], "vision.max_num_tiles": 1, "vision.image_size": 56},
     "modern-bert": {**_WINDOW, "attention.sliding_window_pattern": 2},
+    "muse-glimmer": {**_ALTERNATING, "logit_scale": 0.5, "final_logit_softcapping": 20.0},
     "nemotron_h": _HALVES,
     "nemotron_h_moe": {**_HALVES, **_EXPERTS, "expert_shared_feed_forward_length": 64},
     "nomic-bert": {},

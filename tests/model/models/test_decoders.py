@@ -62,6 +62,7 @@ from tests.tiny.mamba import (
     NEMOTRON_H_LATENT,
     NEMOTRON_H_MOE,
 )
+from tests.tiny.muse import MUSE
 from tests.tiny.rwkv import ARWKV7, RWKV7
 
 #: Together the tests take half a minute.
@@ -212,6 +213,16 @@ MODELS = {
             "rope_parameters": {"full_attention": {"rope_theta": 5e5, **YARN}},
         },
         seed=85,
+    ),
+    "muse-glimmer": MUSE,
+    "muse-glimmer tied, yarn, biased": dataclasses.replace(
+        MUSE, seed=101,
+        settings={
+            **MUSE.settings, "head_dim": 24, "num_key_value_heads": 1, "attention_bias": True,
+            "tie_word_embeddings": True, "qk_scale_factor": 0.7, "sliding_window": 20,
+            "num_hidden_layers": 4, "layer_types": ["full_attention", "sliding_attention"] * 2,
+            "layer_rope_theta": [0, 1e4, 0, 1e4], "rope_parameters": {"rope_theta": 1e4, **YARN},
+        },
     ),
     "qwen35": TinyHybrid("qwen3_5_text", SETTINGS, seed=34),
     "qwen35moe": TinyHybrid("qwen3_5_moe_text", {**SETTINGS, **EXPERTS_BESIDE}, seed=45),

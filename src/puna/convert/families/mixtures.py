@@ -42,6 +42,8 @@ _EXPERTS: Final[dict[str, Key]] = {
     "expert_weights_norm": "norm_topk_prob", "expert_weights_scale": "routed_scaling_factor",
     "leading_dense_block_count": _dense,
 }  # fmt: skip
+
+
 def _if_overridden(name: str) -> Assumption:
     """Return the required value of a setting of `rope_scaling`: any beside `rope_parameters`, else none."""
     return lambda config: config.peek(name) if config.peek("rope_parameters") else ()

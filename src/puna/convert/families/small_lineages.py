@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+import numpy as np
+
 from puna.convert.checkpoint import Values
 from puna.convert.config import Config
 from puna.convert.families.gemma import OLD_ROTATION, every_second_windowed
@@ -208,6 +210,63 @@ _MINISTRAL3: Final = Family(
     },
 )  # fmt: skip
 
+
+def _glimmer_default(config: Config) -> list[bool]:
+    """Return, for each layer of a Muse Glimmer, whether it has a window by default."""
+    return [(config.layers - 1 - layer) % 4 > 0 for layer in range(config.layers)]
+
+
+def _glimmer_windows(config: Config) -> list[bool]:
+    windows = config.windows()
+    return _glimmer_default(config) if windows is None else windows
+
+
+def _glimmer_bases(config: Config) -> list[float]:
+    """Return each layer's base of rotation as readers assume it: 0, which means none, without a window."""
+    given, windows = config.peek("layer_rope_theta"), _glimmer_windows(config)
+    if isinstance(given, list) and [bool(base) for base in given] == windows:
+        return given  # transformers reads no more of it
+    return [float(config.rope.get("rope_theta", 10000.0)) * windowed for windowed in windows]
+
+
+def _glimmer_kinds(config: Config) -> list[str]:
+    """Return the required layer types; by default, rotation does not follow them."""
+    windows = _glimmer_windows(config)
+    if config.peek("layer_rope_theta") is None:
+        windows = _glimmer_default(config)
+    return ["sliding_attention" if windowed else "full_attention" for windowed in windows]
+
+
+def _glimmer_norms(config: Config) -> dict[str, Values]:
+    """Return the norms of queries and keys, which have no weights in the checkpoint, only a factor."""
+    factor = float(config["qk_scale_factor"])
+    return {
+        f"blk.{layer}.attn_{part}_norm.weight": np.full(config.head_size, value, np.float32)
+        for layer in range(config.layers)
+        for part, value in (("q", factor), ("k", 1.0))
+    }
+
+
+_GLIMMER: Final = Family(
+    hf=("MuseGlimmerForConditionalGeneration",), architecture="muse-glimmer",
+    keys={
+        **_WINDOW, "attention.sliding_window_pattern": _glimmer_windows, "logit_scale": "output_multiplier",
+        "final_logit_softcapping": "final_logit_softcapping",
+    },
+    names={**POST_NORMS, "model.layers.{}.self_attn.gate_proj": "blk.{}.attn_gate"},
+    extra=_glimmer_norms, norm_offset=1.0, plain_norms=("output_norm.weight",), pre="llama4",
+    assumed={
+        "post_norm_eps": 1e-8, "layer_types": _glimmer_kinds, "layer_rope_theta": _glimmer_bases,
+        "attn_logit_softcapping": (),
+    },
+    harmless=("out_hidden_size", "projector_*"),
+    defaults={
+        "qk_scale_factor": 3.87, "output_multiplier": 0.19611613513818404, "final_logit_softcapping": 20.0,
+        "sliding_window": 2048, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "attention_bias": False,
+        "head_dim": 128, "num_key_value_heads": 2,
+    },
+)  # fmt: skip
+
 FAMILIES: Final = (
     Family(
         hf=("CohereForCausalLM",), architecture="command-r",
@@ -315,6 +374,7 @@ FAMILIES: Final = (
         hf=("HunYuanDenseV1ForCausalLM",), architecture="hunyuan-dense", keys=_HUNYUAN, pre="hunyuan-dense",
         assumed=_HUNYUAN_ASSUMED, harmless=_HUNYUAN_HARMLESS,
     ),
+    _GLIMMER,
     _MINISTRAL3,
     replace(
         _MINISTRAL3, hf=("Mistral3ForConditionalGeneration",),
