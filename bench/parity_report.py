@@ -14,6 +14,7 @@ from puna.model.registry import model_for, supported
 #: Well-known models of each architecture.
 FAMILIES = {
     "arwkv7": "ARWKV 7B",
+    "bailingmoe2": "Ling 2, Ring 2",
     "bert": "BERT, RoBERTa, MiniLM, BGE, E5, GTE, Snowflake Arctic Embed; rerankers: BGE, MS MARCO, Jina 2",
     "cohere2": "Command R7B, Command A",
     "command-r": "Command R, Command R+, Aya 23",
@@ -86,7 +87,8 @@ FAMILIES = {
 
 #: References beside transformers, for architectures that it lacks or only partly has; tests contain them.
 _BESIDE = dict.fromkeys(("arwkv7", "rwkv7"), "the paper's formulas in torch") | {
-    "nomic-bert-moe": "its experts in torch"
+    "bailingmoe2": "GLM-4.5 with the same weights",
+    "nomic-bert-moe": "its experts in torch",
 }
 
 

@@ -47,6 +47,12 @@ UNKNOWN: Final = Architecture()
 #: Architectures with mostly base models have no `templates`.
 ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "arwkv7": Architecture(model="rwkv7:Arwkv7", converters=("rwkv",)),
+    "bailingmoe2": Architecture(
+        model="bailingmoe2:BailingMoe2",
+        converters=("mixtures",),
+        pre="bailingmoe2",
+        templates=(DefaultTemplate("ling2"),),
+    ),
     "bert": Architecture(model="bert:Bert", converters=("bert",), add_bos=True),
     "cohere2": Architecture(
         model="cohere:Cohere2",

@@ -698,6 +698,7 @@ FAMILIES.update({
 })  # fmt: skip
 #: Models that transformers lacks, or needs another library for; their own tests have references.
 ELSEWHERE: Final = frozenset({
+    "BailingMoeV2ForCausalLM",
     "DeepseekOCRForCausalLM", "Ernie4_5_ForCausalLM", "Gemma3nForConditionalGeneration",
     "JinaBertForMaskedLM", "JinaBertForSequenceClassification", "JinaBertModel", "MambaLMHeadModel",
     "MiMoV2ForCausalLM", "MiniCPMO", "MiniCPMV", "RWKV7ForCausalLM", "Rwkv7ForCausalLM",

@@ -57,6 +57,13 @@ _ALTERNATING = {**_WINDOW, "attention.sliding_window_pattern": [True, False]}
 #: Metadata of each architecture beyond the common; the two layers of `mllama` are of different kinds.
 OWN: dict[str, dict[str, Any]] = {
     "arwkv7": _TIME_MIX,
+    "bailingmoe2": {
+        **_EXPERTS,
+        "leading_dense_block_count": 1,
+        "expert_group_count": 2,
+        "expert_group_used_count": 1,
+        "rope.dimension_count": 8,
+    },
     "bert": {},
     "cohere2": {**_WINDOW, "logit_scale": 0.25},
     "command-r": {},

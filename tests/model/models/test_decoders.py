@@ -50,6 +50,7 @@ from tests.tiny.latent import (
     TinyLatent,
 )
 from tests.tiny.latent import SETTINGS as LATENT
+from tests.tiny.ling import LING2
 from tests.tiny.mamba import (
     FALCON_H1,
     FALCON_H1_NORMED,
@@ -222,6 +223,14 @@ MODELS = {
             "tie_word_embeddings": True, "qk_scale_factor": 0.7, "sliding_window": 20,
             "num_hidden_layers": 4, "layer_types": ["full_attention", "sliding_attention"] * 2,
             "layer_rope_theta": [0, 1e4, 0, 1e4], "rope_parameters": {"rope_theta": 1e4, **YARN},
+        },
+    ),
+    "bailingmoe2": LING2,
+    "bailingmoe2 biased, one group": dataclasses.replace(
+        LING2, seed=93,
+        settings={
+            **LING2.settings, "n_group": 1, "topk_group": 1, "attention_bias": True, "head_dim": 24,
+            "n_shared_experts": 1, "first_k_dense_replace": 0, "num_experts_per_tok": 2,
         },
     ),
     "qwen35": TinyHybrid("qwen3_5_text", SETTINGS, seed=34),

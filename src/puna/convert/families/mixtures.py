@@ -99,4 +99,36 @@ LAGUNA: Final = Family(
         },
     },
 )  # fmt: skip
-FAMILIES: Final = (LAGUNA,)
+#: `model.` precedes all of them.
+_LING: Final = {
+    "word_embeddings": "token_embd", "layers.{}.attention.query_key_value": "blk.{}.attn_qkv",
+    "layers.{}.attention.dense": "blk.{}.attn_output",
+    "layers.{}.attention.query_layernorm": "blk.{}.attn_q_norm",
+    "layers.{}.attention.key_layernorm": "blk.{}.attn_k_norm",
+    "layers.{}.mlp.gate.expert_bias": "blk.{}.exp_probs_b.bias",
+    "layers.{}.final_layernorm": "blk.{}.layer_output_norm",
+}  # fmt: skip
+LING2: Final = Family(
+    hf=("BailingMoeV2ForCausalLM",), architecture="bailingmoe2",
+    keys={
+        **_EXPERTS, **_SIGMOID, "expert_shared_count": "num_shared_experts",
+        "expert_shared_feed_forward_length": lambda config: (
+            config.count("moe_intermediate_size") * config.count("num_shared_experts")
+        ),
+        "expert_weights_norm": lambda config: config.count("num_experts_per_tok") > 1,
+        "rope.dimension_count": lambda config: int(
+            config.head_size * config.rope["partial_rotary_factor"]
+        ),
+    },
+    names={f"model.{theirs}": ours for theirs, ours in _LING.items()}, pre="bailingmoe2",
+    assumed={
+        "norm_topk_prob": True, "score_function": "sigmoid", "use_qk_norm": True, "use_rmsnorm": True,
+        "norm_head": False, "norm_softmax": False,
+        "moe_shared_expert_intermediate_size": lambda config: (
+            config.count("moe_intermediate_size") * config.count("num_shared_experts")
+        ),
+    },
+    harmless=("max_window_layers", "moe_router_enable_expert_bias"),
+    defaults={"rope_theta": 10000.0},
+)  # fmt: skip
+FAMILIES: Final = (LAGUNA, LING2)
