@@ -41,6 +41,7 @@ FAMILIES = {
     "granitehybrid": "Granite 4",
     "granitemoe": "Granite 3 with experts",
     "hunyuan-dense": "Hunyuan",
+    "hunyuan-moe": "Hunyuan A13B",
     "jina-bert-v2": "Jina Embeddings 2, Jina Reranker 1",
     "jina-bert-v3": "Jina Embeddings 3",
     "kimi-linear": "Kimi Linear",

@@ -200,6 +200,12 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         rows="published",
         templates=(DefaultTemplate("hunyuan"),),
     ),
+    "hunyuan-moe": Architecture(
+        model="hunyuan:HunyuanMoe",
+        converters=("small_lineages",),
+        rows="published",
+        templates=(DefaultTemplate("hunyuan-moe"),),
+    ),
     "jina-bert-v2": Architecture(model="jina_bert_v2:JinaBertV2", converters=("bert",)),
     "jina-bert-v3": Architecture(
         model="jina_bert_v3:JinaBertV3", converters=("bert",), add_bos=True, strips_before_mask=True

@@ -562,6 +562,10 @@ FAMILIES: Final[dict[str, Family]] = {
         },
         rotated=8, kinds=_PER_KIND,
     ),
+    "HunYuanMoEV1ForCausalLM": Family(
+        {"head_dim": 16, "num_experts": 6, "moe_topk": 2},
+        {"moe_topk": (1, 3, [2, 2, 2], [1, 2, 3], ABSENT)},
+    ),
     # State spaces and convolutions.
     "MambaForCausalLM": Family(_MAMBA, {"num_attention_heads": ()}, rotated=0),
     "FalconMambaForCausalLM": Family(_MAMBA, rotated=0),

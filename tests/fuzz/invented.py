@@ -95,6 +95,7 @@ OWN: dict[str, dict[str, Any]] = {
     "granitehybrid": {**_MAMBA, "attention.head_count_kv": [0, 2]},
     "granitemoe": {**_GRANITE, **_EXPERTS},
     "hunyuan-dense": {},
+    "hunyuan-moe": {**_EXPERTS, "expert_shared_feed_forward_length": 96},
     "jina-bert-v2": {},
     "jina-bert-v3": {},
     "kimi-linear": {

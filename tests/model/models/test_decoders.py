@@ -233,6 +233,18 @@ MODELS = {
             "n_shared_experts": 1, "first_k_dense_replace": 0, "num_experts_per_tok": 2,
         },
     ),
+    "hunyuan-moe": TinyDecoder(
+        "hunyuan_v1_moe",
+        {"num_experts": 8, "moe_topk": 3, "head_dim": 24, "rope_parameters": {
+            "rope_theta": 1e4, "rope_type": "dynamic", "alpha": 1000.0, "factor": 1.0}},
+        seed=94,
+    ),
+    "hunyuan-moe tied, by layer": TinyDecoder(
+        "hunyuan_v1_moe",
+        {"num_experts": 6, "moe_topk": [2, 2], "head_dim": 16, "num_key_value_heads": 1,
+         "tie_word_embeddings": True, "attention_bias": True},
+        seed=95,
+    ),
     "qwen35": TinyHybrid("qwen3_5_text", SETTINGS, seed=34),
     "qwen35moe": TinyHybrid("qwen3_5_moe_text", {**SETTINGS, **EXPERTS_BESIDE}, seed=45),
     "qwen3moe, softmax over the chosen": dataclasses.replace(

@@ -15,7 +15,7 @@ from puna.convert.families.gemma import OLD_ROTATION, every_second_windowed
 from puna.convert.families.latent import MISTRAL_ROTATION, SAME_SCALES
 from puna.convert.family import PLAIN, Assumption, Change, Family, Key, Place, Split
 from puna.convert.plan import POST_NORMS
-from puna.errors import ConversionError
+from puna.errors import ConversionError, shown
 
 _WINDOW: Final[dict[str, Key]] = {"attention.sliding_window": "sliding_window"}
 _WINDOWS: Final[dict[str, Key]] = {
@@ -120,6 +120,42 @@ _HUNYUAN: Final[dict[str, Key]] = {
 }  # fmt: skip
 
 
+def _of_all_layers(*names: str) -> Callable[[Config], int]:
+    """Return a key with a number that config.json gives once, or for each layer alike."""
+
+    def number(config: Config) -> int:
+        given = config.get(*names)
+        values = given if isinstance(given, list) else [given]
+        if len({*values}) != 1 or type(values[0]) is not int or values[0] < 1:
+            raise ConversionError(
+                f"config.json: '{names[0]}' is {shown(given)}, but a file of architecture hunyuan-moe can "
+                "only have one number for all layers"
+            )
+        return values[0]
+
+    return number
+
+
+def _alike(value: Callable[[Config], int]) -> Assumption:
+    return lambda config: (value(config), [value(config)] * config.layers)
+
+
+_HUNYUAN_EXPERTS: Final[dict[str, Key]] = {
+    "expert_count": _of_all_layers("num_experts"),
+    "expert_used_count": _of_all_layers("moe_topk", "num_experts_per_tok"),
+    "expert_feed_forward_length": "intermediate_size", "expert_shared_count": lambda config: 1,
+    "expert_shared_feed_forward_length": "intermediate_size",
+    "expert_group_count": lambda config: None, "expert_group_used_count": lambda config: None,
+}  # fmt: skip
+_HUNYUAN_MOE_NAMES: Final[dict[str, Place]] = {
+    "model.layers.{}.mlp.gate.wg": "blk.{}.ffn_gate_inp",
+    **{
+        f"model.layers.{{}}.mlp.shared_mlp.{part}_proj": f"blk.{{}}.ffn_{part}_shexp"
+        for part in ("gate", "up", "down")
+    },
+}
+
+
 #: Readers derive YaRN's magnitude from its factor, and use the same base in all layers.
 _OLMO: Final[dict[str, Assumption]] = {
     "rope_parameters.attention_factor": lambda config: 1 + 0.1 * math.log(config.rope["factor"]),
@@ -167,6 +203,12 @@ _GPT_OSS: Final[dict[str, Assumption]] = {
 _HUNYUAN_ASSUMED: Final[dict[str, Assumption]] = {
     "num_experts": 1, "use_cla": False, "use_mla": False, "use_rotary_pos_emb": True, "norm_type": "rms",
     "position_embedding_xdrope": False, "attention_head_dim": lambda config: config.head_size,
+}  # fmt: skip
+_HUNYUAN_MOE_ASSUMED: Final[dict[str, Assumption]] = {
+    **{name: value for name, value in _HUNYUAN_ASSUMED.items() if name != "num_experts"},
+    "moe_intermediate_size": _alike(lambda config: config.count("intermediate_size")),
+    "num_shared_expert": _alike(lambda config: 1), "use_mixed_mlp_moe": True, "norm_topk_prob": True,
+    "routed_scaling_factor": 1.0, "group_limited_greedy": False, "moe_layer_num_skipped": 0,
 }  # fmt: skip
 #: Settings of experts and latents, which the dense model lacks, and of its rotation other than `alpha`.
 _HUNYUAN_HARMLESS: Final = (
@@ -375,6 +417,10 @@ FAMILIES: Final = (
         assumed=_HUNYUAN_ASSUMED, harmless=_HUNYUAN_HARMLESS,
     ),
     _GLIMMER,
+    Family(
+        hf=("HunYuanMoEV1ForCausalLM",), architecture="hunyuan-moe", keys={**_HUNYUAN, **_HUNYUAN_EXPERTS},
+        names=_HUNYUAN_MOE_NAMES, pre="hunyuan", assumed=_HUNYUAN_MOE_ASSUMED, harmless=_HUNYUAN_HARMLESS,
+    ),
     _MINISTRAL3,
     replace(
         _MINISTRAL3, hf=("Mistral3ForConditionalGeneration",),
