@@ -21,6 +21,7 @@ FAMILIES = {
     "deepseek2": "DeepSeek V2, V2-Lite, V3, R1; Kimi K2",
     "deepseek2-ocr": "DeepSeek-OCR beside its mmproj file",
     "deepseekocr": "DeepSeek-OCR in one file",
+    "dots1": "dots.llm1",
     "ernie4_5": "ERNIE 4.5",
     "ernie4_5-moe": "ERNIE 4.5 with experts",
     "exaone4": "EXAONE 4",

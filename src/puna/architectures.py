@@ -88,6 +88,9 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         pre="deepseek-v3",
         add_bos=True,
     ),
+    "dots1": Architecture(
+        model="dots1:Dots1", converters=("mixtures",), rows="published", templates=(DefaultTemplate("dots"),)
+    ),
     "ernie4_5": Architecture(
         model="ernie4_5:Ernie45",
         converters=("small_lineages",),

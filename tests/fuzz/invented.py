@@ -70,6 +70,7 @@ OWN: dict[str, dict[str, Any]] = {
     "deepseek2": {**_LATENTS, "expert_group_count": 2, "expert_group_used_count": 1},
     "deepseek2-ocr": _OCR,
     "deepseekocr": _OCR,
+    "dots1": {**_EXPERTS, "leading_dense_block_count": 1, "expert_gating_func": 2},
     "ernie4_5": {},
     "ernie4_5-moe": {**_EXPERTS, "leading_dense_block_count": 1, "expert_shared_feed_forward_length": 32},
     "exaone4": _WINDOW,

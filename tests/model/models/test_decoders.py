@@ -245,6 +245,24 @@ MODELS = {
          "tie_word_embeddings": True, "attention_bias": True},
         seed=95,
     ),
+    "dots1": TinyDecoder(
+        "dots1",
+        {
+            "pad_token_id": 0, "num_hidden_layers": 3, "num_key_value_heads": 4, "n_routed_experts": 8,
+            "num_experts_per_tok": 3, "n_shared_experts": 2, "moe_intermediate_size": 32, "n_group": 4,
+            "topk_group": 2, "first_k_dense_replace": 1, "norm_topk_prob": True, "routed_scaling_factor": 2.5,
+            "sliding_window": None,
+        },
+        seed=88,
+    ),
+    "dots1 not normalised, biased": TinyDecoder(
+        "dots1",
+        {
+            "pad_token_id": 0, "n_routed_experts": 6, "num_experts_per_tok": 2, "n_shared_experts": 1,
+            "moe_intermediate_size": 48, "attention_bias": True, "tie_word_embeddings": True,
+        },
+        seed=89,
+    ),
     "qwen35": TinyHybrid("qwen3_5_text", SETTINGS, seed=34),
     "qwen35moe": TinyHybrid("qwen3_5_moe_text", {**SETTINGS, **EXPERTS_BESIDE}, seed=45),
     "qwen3moe, softmax over the chosen": dataclasses.replace(

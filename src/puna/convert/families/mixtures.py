@@ -131,4 +131,26 @@ LING2: Final = Family(
     harmless=("max_window_layers", "moe_router_enable_expert_bias"),
     defaults={"rope_theta": 10000.0},
 )  # fmt: skip
-FAMILIES: Final = (LAGUNA, LING2)
+
+
+def _last_with_full_attention(config: Config) -> object:
+    """Return the required number of layers before those with a window, which GGUF cannot express."""
+    given = config.peek("max_window_layers")
+    windowed = config.peek("layer_types") is None and config.peek("sliding_window") and given < config.layers
+    return config.layers if windowed else given
+
+
+DOTS1: Final = Family(
+    hf=("Dots1ForCausalLM",), architecture="dots1",
+    keys={**_EXPERTS, **_SIGMOID, "expert_shared_count": "n_shared_experts"}, pre="qwen2",
+    assumed={
+        "mlp_layer_types": _kinds, "scoring_func": ("sigmoid", "noaux_tc"), "topk_method": "noaux_tc",
+        "moe_layer_freq": 1, "max_window_layers": _last_with_full_attention,
+    },
+    harmless=("sliding_window",),
+    defaults={
+        "norm_topk_prob": False, "rope_theta": 10000.0, "sliding_window": 4096, "max_window_layers": 62,
+        "attention_bias": False,
+    },
+)  # fmt: skip
+FAMILIES: Final = (LAGUNA, LING2, DOTS1)
