@@ -13,6 +13,7 @@ from puna.model.registry import model_for, supported
 
 #: Well-known models of each architecture.
 FAMILIES = {
+    "arcee": "AFM",
     "arwkv7": "ARWKV 7B",
     "bailingmoe2": "Ling 2, Ring 2",
     "bert": "BERT, RoBERTa, MiniLM, BGE, E5, GTE, Snowflake Arctic Embed; rerankers: BGE, MS MARCO, Jina 2",

@@ -567,6 +567,7 @@ FAMILIES: Final[dict[str, Family]] = {
         {"moe_topk": (1, 3, [2, 2, 2], [1, 2, 3], ABSENT)},
     ),
     "Dots1ForCausalLM": Family({"n_routed_experts": 6, "n_shared_experts": 1, "num_experts_per_tok": 2}),
+    "ArceeForCausalLM": Family(values={"hidden_act": ("relu2", *_ACTIVATIONS)}),
     # State spaces and convolutions.
     "MambaForCausalLM": Family(_MAMBA, {"num_attention_heads": ()}, rotated=0),
     "FalconMambaForCausalLM": Family(_MAMBA, rotated=0),

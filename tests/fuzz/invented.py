@@ -56,6 +56,7 @@ _PLACES = {"rope.dimension_sections": [2, 3, 3]}
 _ALTERNATING = {**_WINDOW, "attention.sliding_window_pattern": [True, False]}
 #: Metadata of each architecture beyond the common; the two layers of `mllama` are of different kinds.
 OWN: dict[str, dict[str, Any]] = {
+    "arcee": {},
     "arwkv7": _TIME_MIX,
     "bailingmoe2": {
         **_EXPERTS,

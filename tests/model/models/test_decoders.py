@@ -263,6 +263,13 @@ MODELS = {
         },
         seed=89,
     ),
+    "arcee": TinyDecoder("arcee", {"pad_token_id": 0, "head_dim": 24, "mlp_bias": True}, seed=96),
+    "arcee tied, yarn": TinyDecoder(
+        "arcee",
+        {"pad_token_id": 0, "num_key_value_heads": 1, "tie_word_embeddings": True, "attention_bias": True,
+         "rope_parameters": {"rope_theta": 1e4, **YARN}},
+        seed=97,
+    ),
     "qwen35": TinyHybrid("qwen3_5_text", SETTINGS, seed=34),
     "qwen35moe": TinyHybrid("qwen3_5_moe_text", {**SETTINGS, **EXPERTS_BESIDE}, seed=45),
     "qwen3moe, softmax over the chosen": dataclasses.replace(

@@ -139,7 +139,11 @@ EXAONE4: Final = Family(
     defaults={"rope_theta": 10000.0, "sliding_window": 4096},
     assumed={"layer_types": _exaone_kinds, "sliding_window_pattern": _exaone_pattern},
 )  # fmt: skip
-_LLAMAS: Final = (LLAMA, LLAMA_BODY, MISTRAL, MIXTRAL, GRANITE, SMOLLM3, SEED_OSS, EXAONE4)
+ARCEE: Final = Family(
+    hf=("ArceeForCausalLM",), architecture="arcee", keys=KEYS, extra=llama3_factors, pre="llama-bpe",
+    ropes=ROPES, assumed={"hidden_act": "relu2"}, defaults={"rope_theta": 10000.0, **NO_BIASES},
+)  # fmt: skip
+_LLAMAS: Final = (LLAMA, LLAMA_BODY, MISTRAL, MIXTRAL, GRANITE, SMOLLM3, SEED_OSS, EXAONE4, ARCEE)
 
 
 def _rotated_dims(config: Config) -> int:
