@@ -25,6 +25,7 @@ FAMILIES = {
     "dots1": "dots.llm1",
     "ernie4_5": "ERNIE 4.5",
     "ernie4_5-moe": "ERNIE 4.5 with experts",
+    "exaone-moe": "K-EXAONE",
     "exaone4": "EXAONE 4",
     "falcon-h1": "Falcon-H1",
     "gemma": "Gemma, CodeGemma",

@@ -104,6 +104,13 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         rows="published",
         templates=(DefaultTemplate("ernie"),),
     ),
+    "exaone-moe": Architecture(
+        model="exaone_moe:ExaoneMoe",
+        converters=("mixtures",),
+        rows="published",
+        pre="exaone-moe",
+        templates=(DefaultTemplate("exaone-moe"),),
+    ),
     "exaone4": Architecture(
         model="exaone4:Exaone4",
         converters=("llama",),

@@ -568,6 +568,7 @@ FAMILIES: Final[dict[str, Family]] = {
     ),
     "Dots1ForCausalLM": Family({"n_routed_experts": 6, "n_shared_experts": 1, "num_experts_per_tok": 2}),
     "ArceeForCausalLM": Family(values={"hidden_act": ("relu2", *_ACTIVATIONS)}),
+    "ExaoneMoeForCausalLM": Family({**_FOUR_LAYERS, "sliding_window": 8}, _FOUR_VALUES),
     # State spaces and convolutions.
     "MambaForCausalLM": Family(_MAMBA, {"num_attention_heads": ()}, rotated=0),
     "FalconMambaForCausalLM": Family(_MAMBA, rotated=0),
@@ -704,8 +705,8 @@ FAMILIES.update({
 })  # fmt: skip
 #: Models that transformers lacks, or needs another library for; their own tests have references.
 ELSEWHERE: Final = frozenset({
-    "BailingMoeV2ForCausalLM",
-    "DeepseekOCRForCausalLM", "Ernie4_5_ForCausalLM", "Gemma3nForConditionalGeneration",
+    "BailingMoeV2ForCausalLM", "DeepseekOCRForCausalLM", "Ernie4_5_ForCausalLM", "ExaoneMoEForCausalLM",
+    "Gemma3nForConditionalGeneration",
     "JinaBertForMaskedLM", "JinaBertForSequenceClassification", "JinaBertModel", "MambaLMHeadModel",
     "MiMoV2ForCausalLM", "MiniCPMO", "MiniCPMV", "RWKV7ForCausalLM", "Rwkv7ForCausalLM",
     "RwkvHybridForCausalLM",

@@ -74,6 +74,7 @@ OWN: dict[str, dict[str, Any]] = {
     "dots1": {**_EXPERTS, "leading_dense_block_count": 1, "expert_gating_func": 2},
     "ernie4_5": {},
     "ernie4_5-moe": {**_EXPERTS, "leading_dense_block_count": 1, "expert_shared_feed_forward_length": 32},
+    "exaone-moe": {**_WINDOW, **_EXPERTS, "leading_dense_block_count": 1, "expert_gating_func": 2},
     "exaone4": _WINDOW,
     "falcon-h1": _MAMBA,
     "gemma": {},

@@ -270,6 +270,27 @@ MODELS = {
          "rope_parameters": {"rope_theta": 1e4, **YARN}},
         seed=97,
     ),
+    "exaone-moe": TinyDecoder(
+        "exaone_moe",
+        {
+            "pad_token_id": 0, "num_hidden_layers": 4, "head_dim": 24, "num_experts": 8,
+            "num_experts_per_tok": 3, "num_shared_experts": 2, "moe_intermediate_size": 32,
+            "sliding_window": 12, "sliding_window_pattern": 4, "n_group": 2, "topk_group": 1,
+            "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
+        },
+        seed=90,
+    ),
+    "exaone-moe not normalised, full attention first": TinyDecoder(
+        "exaone_moe",
+        {
+            "pad_token_id": 0, "num_hidden_layers": 3, "head_dim": 16, "num_experts": 6,
+            "num_experts_per_tok": 2, "moe_intermediate_size": 48, "sliding_window": 8,
+            "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+            "norm_topk_prob": False, "routed_scaling_factor": 1.0, "tie_word_embeddings": True,
+            "mlp_layer_types": ["sparse"] * 3,
+        },
+        seed=91,
+    ),
     "qwen35": TinyHybrid("qwen3_5_text", SETTINGS, seed=34),
     "qwen35moe": TinyHybrid("qwen3_5_moe_text", {**SETTINGS, **EXPERTS_BESIDE}, seed=45),
     "qwen3moe, softmax over the chosen": dataclasses.replace(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from puna.convert.config import Config
+from puna.convert.families.llama import EXAONE4
 from puna.convert.family import Assumption, Family, Key
 
 _SIGMOID: Final[dict[str, Key]] = {"expert_gating_func": lambda config: 2}
@@ -153,4 +155,22 @@ DOTS1: Final = Family(
         "attention_bias": False,
     },
 )  # fmt: skip
-FAMILIES: Final = (LAGUNA, LING2, DOTS1)
+#: The kind of windows and rotations is EXAONE 4's.
+EXAONE_MOE: Final = replace(
+    EXAONE4, hf=("ExaoneMoeForCausalLM", "ExaoneMoEForCausalLM"), architecture="exaone-moe",
+    keys={
+        **EXAONE4.keys, **_EXPERTS, **_SIGMOID, "expert_shared_count": "num_shared_experts",
+        "expert_shared_feed_forward_length": lambda config: (
+            config.count("moe_intermediate_size") * config.count("num_shared_experts")
+        ),
+    },
+    names={"model.layers.{}.mlp.e_score_correction_bias": "blk.{}.exp_probs_b.bias"},
+    dropped=("mtp.",), pre="exaone-moe",
+    assumed={**EXAONE4.assumed, "mlp_layer_types": _kinds, "scoring_func": "sigmoid"},
+    harmless=("mtp_*",),
+    defaults={
+        **EXAONE4.defaults, "first_k_dense_replace": 1, "num_shared_experts": 1, "norm_topk_prob": True,
+        "routed_scaling_factor": 2.5,
+    },
+)  # fmt: skip
+FAMILIES: Final = (LAGUNA, LING2, DOTS1, EXAONE_MOE)
