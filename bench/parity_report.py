@@ -55,6 +55,7 @@ FAMILIES = {
     "llama4": "Llama 4 Scout and Maverick, MobileLLM",
     "mamba": "Mamba, Falcon Mamba",
     "mamba2": "Codestral Mamba",
+    "mellum": "Mellum 2",
     "mimo2": "MiMo-V2-Flash, MiMo-V2.5",
     "minimax-m2": "MiniMax-M2",
     "mistral3": "Mistral 3, Ministral 3",

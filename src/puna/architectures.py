@@ -268,6 +268,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     ),
     "mamba": Architecture(model="mamba:MambaDecoder", converters=("mamba",)),
     "mamba2": Architecture(model="mamba2:Mamba2Decoder", converters=("mamba",)),
+    "mellum": Architecture(model="mellum:Mellum", converters=("mixtures",), rows="published", pre="mellum2"),
     "mimo2": Architecture(model="mimo2:MiMo2", converters=("qwen",), rows="published"),
     "minimax-m2": Architecture(
         model="minimax_m2:MiniMaxM2",

@@ -151,8 +151,9 @@ WITHOUT_EFFECT: Final = frozenset({
     "deterministic_flash_attn", "dropout", "dropout_rate", "embd_pdrop", "embedding_dropout", "eod_token_id",
     "eos_token_id", "full_attn_idxs", "hidden_dropout", "hidden_dropout_prob", "initializer_cutoff_factor",
     "initializer_factor", "initializer_range", "is_gated_act", "mamba_ssm_cache_dtype", "mlp_dropout",
-    "model_max_length", "moe_shared_expert_overlap", "mtp_layers_block_type", "num_logits_to_keep",
-    "num_nextn_predict_layers", "output_router_logits", "pad_token_id", "pretraining_tp", "qa_dropout",
+    "model_max_length", "moe_shared_expert_overlap", "mtp_layer_types", "mtp_layers_block_type",
+    "mtp_mlp_layer_types", "num_logits_to_keep", "num_nextn_predict_layers", "output_router_logits",
+    "pad_token_id", "pretraining_tp", "qa_dropout",
     "qk_head_dim", "rescale_prenorm_residual", "resid_pdrop", "residual_dropout", "router_aux_loss_coef",
     "router_jitter_noise", "sep_token_id", "seq_classif_dropout", "sparse_pred_ignore_index",
     "sparse_prediction", "time_step_init_scheme", "time_step_scale", "use_associative_scan", "use_cache",
@@ -569,6 +570,15 @@ FAMILIES: Final[dict[str, Family]] = {
     "Dots1ForCausalLM": Family({"n_routed_experts": 6, "n_shared_experts": 1, "num_experts_per_tok": 2}),
     "ArceeForCausalLM": Family(values={"hidden_act": ("relu2", *_ACTIVATIONS)}),
     "ExaoneMoeForCausalLM": Family({**_FOUR_LAYERS, "sliding_window": 8}, _FOUR_VALUES),
+    "MellumForCausalLM": Family(
+        {
+            "layer_types": [_FULL, _WINDOW, _WINDOW], "rope_parameters": {
+                _FULL: {"rope_type": "default", "rope_theta": 5e5},
+                _WINDOW: {"rope_type": "default", "rope_theta": 1e4},
+            },
+        },
+        kinds=_PER_KIND,
+    ),
     # State spaces and convolutions.
     "MambaForCausalLM": Family(_MAMBA, {"num_attention_heads": ()}, rotated=0),
     "FalconMambaForCausalLM": Family(_MAMBA, rotated=0),

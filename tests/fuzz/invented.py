@@ -120,6 +120,7 @@ OWN: dict[str, dict[str, Any]] = {
         "attention.head_count_kv": 0,
         "feed_forward_length": 0,
     },
+    "mellum": {**_ALTERNATING, **_EXPERTS, **_YARN},
     "mimo2": {**_ALTERNATING, **_EXPERTS, "expert_gating_func": 2, "leading_dense_block_count": 1},
     "minimax-m2": {**_EXPERTS, "expert_gating_func": 2},
     "mistral3": {},

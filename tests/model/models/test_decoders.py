@@ -291,6 +291,27 @@ MODELS = {
         },
         seed=91,
     ),
+    "mellum": TinyDecoder(
+        "mellum",
+        {
+            "pad_token_id": 0, "num_hidden_layers": 4, "head_dim": 24, "num_experts": 6,
+            "num_experts_per_tok": 3, "moe_intermediate_size": 32, "sliding_window": 12,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+            "rope_parameters": {
+                "full_attention": {"rope_theta": 5e5, **YARN},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+            },
+        },
+        seed=86,
+    ),
+    "mellum, full attention": TinyDecoder(
+        "mellum",
+        {
+            "pad_token_id": 0, "head_dim": 16, "num_experts": 8, "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32, "attention_bias": True, "tie_word_embeddings": True,
+        },
+        seed=87,
+    ),
     "qwen35": TinyHybrid("qwen3_5_text", SETTINGS, seed=34),
     "qwen35moe": TinyHybrid("qwen3_5_moe_text", {**SETTINGS, **EXPERTS_BESIDE}, seed=45),
     "qwen3moe, softmax over the chosen": dataclasses.replace(

@@ -173,4 +173,25 @@ EXAONE_MOE: Final = replace(
         "routed_scaling_factor": 2.5,
     },
 )  # fmt: skip
-FAMILIES: Final = (LAGUNA, LING2, DOTS1, EXAONE_MOE)
+MELLUM: Final = Family(
+    hf=("MellumForCausalLM",), architecture="mellum",
+    keys={
+        "vocab_size": "vocab_size", "expert_feed_forward_length": "moe_intermediate_size", **_WINDOWS,
+        "rope.freq_base_swa": lambda config: float(config.local_rope_theta or 10000.0),
+    },
+    dropped=("mtp.",), pre="mellum2",
+    assumed={
+        **_SEPARATE_ROTATIONS, "mlp_layer_types": lambda config: ["sparse"] * config.layers,
+        "norm_topk_prob": True, "rope_parameters.sliding_attention.partial_rotary_factor": 1.0,
+    },
+    harmless=("sliding_window", "mtp_*", "num_mtp_layers"),
+    defaults={
+        "head_dim": 128, "num_key_value_heads": 4, "sliding_window": 1024, "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0, "attention_bias": False,
+        "rope_parameters": {
+            "full_attention": {"rope_type": "default", "rope_theta": 500000.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+        },
+    },
+)  # fmt: skip
+FAMILIES: Final = (LAGUNA, LING2, DOTS1, EXAONE_MOE, MELLUM)
