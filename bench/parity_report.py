@@ -18,6 +18,7 @@ FAMILIES = {
     "bailingmoe2": "Ling 2, Ring 2",
     "bert": "BERT, RoBERTa, MiniLM, BGE, E5, GTE, Snowflake Arctic Embed; rerankers: BGE, MS MARCO, Jina 2",
     "cohere2": "Command R7B, Command A",
+    "cohere2moe": "North Mini Code",
     "command-r": "Command R, Command R+, Aya 23",
     "deepseek2": "DeepSeek V2, V2-Lite, V3, R1; Kimi K2",
     "deepseek2-ocr": "DeepSeek-OCR beside its mmproj file",

@@ -61,6 +61,13 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         rows="published",
         templates=(DefaultTemplate("command-a", token="<|START_TEXT|>"), DefaultTemplate("command-r")),
     ),
+    "cohere2moe": Architecture(
+        model="cohere2moe:Cohere2Moe",
+        converters=("mixtures",),
+        rows="published",
+        pre="cohere2moe",
+        templates=(DefaultTemplate("command-a"),),
+    ),
     "command-r": Architecture(
         model="cohere:Cohere",
         converters=("small_lineages",),

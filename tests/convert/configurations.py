@@ -579,6 +579,18 @@ FAMILIES: Final[dict[str, Family]] = {
         },
         kinds=_PER_KIND,
     ),
+    "Cohere2MoeForCausalLM": Family(
+        {**_FOUR_LAYERS, "rms_norm_eps": ABSENT, "num_shared_experts": 1},
+        {
+            **_FOUR_VALUES, "expert_selection_fn": ("softmax", "sigmoid", "other", ABSENT),
+            "shared_expert_combination_strategy": ("average", "sum", ABSENT),
+            "prefix_dense_sliding_window_pattern": (1, 2, ABSENT), "first_k_dense_replace": (0, 1, 2),
+            "prefix_dense_intermediate_size": (32, None, ABSENT), "rope_scaling": (),
+            "mlp_layer_types": (
+                ["dense", "sparse", "sparse", "sparse"], ["sparse", "dense", "sparse", "sparse"], ABSENT
+            ),
+        },
+    ),
     # State spaces and convolutions.
     "MambaForCausalLM": Family(_MAMBA, {"num_attention_heads": ()}, rotated=0),
     "FalconMambaForCausalLM": Family(_MAMBA, rotated=0),

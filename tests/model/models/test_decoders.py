@@ -312,6 +312,29 @@ MODELS = {
         },
         seed=87,
     ),
+    "cohere2moe": TinyDecoder(
+        "cohere2_moe",
+        {
+            "num_hidden_layers": 5, "head_dim": 24, "num_experts": 8, "num_experts_per_tok": 3,
+            "num_shared_experts": 2, "expert_selection_fn": "sigmoid", "logit_scale": 0.3,
+            "sliding_window": 12, "intermediate_size": 32, "prefix_dense_intermediate_size": 96,
+            "mlp_layer_types": ["dense", "sparse", "sparse", "sparse", "sparse"],
+            "layer_types": [
+                "full_attention", "sliding_attention", "sliding_attention", "full_attention",
+                "sliding_attention",
+            ],
+        },
+        seed=102,
+    ),
+    "cohere2moe by softmax, RMS norms, untied": TinyDecoder(
+        "cohere2_moe",
+        {
+            "num_hidden_layers": 4, "head_dim": 16, "num_experts": 6, "num_experts_per_tok": 2,
+            "rms_norm_eps": 1e-5, "logit_scale": 1.5, "sliding_window": 8, "intermediate_size": 48,
+            "tie_word_embeddings": False, "attention_bias": True,
+        },
+        seed=103,
+    ),
     "qwen35": TinyHybrid("qwen3_5_text", SETTINGS, seed=34),
     "qwen35moe": TinyHybrid("qwen3_5_moe_text", {**SETTINGS, **EXPERTS_BESIDE}, seed=45),
     "qwen3moe, softmax over the chosen": dataclasses.replace(

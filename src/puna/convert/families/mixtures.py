@@ -7,7 +7,9 @@ from typing import Final
 
 from puna.convert.config import Config
 from puna.convert.families.llama import EXAONE4
-from puna.convert.family import Assumption, Family, Key
+from puna.convert.families.small_lineages import COHERE
+from puna.convert.family import PLAIN, Assumption, Family, Key
+from puna.errors import ConversionError, shown
 
 _SIGMOID: Final[dict[str, Key]] = {"expert_gating_func": lambda config: 2}
 #: The window, in models where any layer has one.
@@ -194,4 +196,76 @@ MELLUM: Final = Family(
         },
     },
 )  # fmt: skip
-FAMILIES: Final = (LAGUNA, LING2, DOTS1, EXAONE_MOE, MELLUM)
+
+
+def _command_windows(config: Config) -> list[bool]:
+    """Return, for each layer of a Command model, whether it has a window; by default, all but every n-th."""
+    if (windows := config.windows()) is not None:
+        return windows
+    dense = int(config.get("first_k_dense_replace") or 0)
+    first = config.bounded_count("prefix_dense_sliding_window_pattern")
+    every = config.bounded_count("sliding_window_pattern")
+    return [
+        (layer + 1) % first > 0 if layer < dense else (layer - dense + 1) % every > 0
+        for layer in range(config.layers)
+    ]
+
+
+def _command_scores(config: Config) -> int:
+    """Return the GGUF number of the function that turns the router's logits into scores."""
+    name = config.get("expert_selection_fn")
+    if name not in ("softmax", "sigmoid"):
+        raise ConversionError(f"config.json: experts chosen by {shown(name)} are not supported")
+    return 1 if name == "softmax" else 2
+
+
+def _command_prefix(config: Config) -> object:
+    """Return the required period of full attention before the layers with experts.
+
+    Readers rotate all of those layers; transformers only if the period is 1, or they have a window.
+    """
+    unrotated = not all(_command_windows(config)[: _dense(config)])
+    return 1 if unrotated else config.peek("prefix_dense_sliding_window_pattern")
+
+
+def _command_shared(config: Config) -> int:
+    return int(config.get("num_shared_experts") or 0)
+
+
+COMMAND: Final = Family(
+    hf=("Cohere2MoeForCausalLM",), architecture="cohere2moe",
+    keys={
+        "vocab_size": "vocab_size", "logit_scale": "logit_scale",
+        "attention.sliding_window": "sliding_window", "attention.sliding_window_pattern": _command_windows,
+        "rope.dimension_count": lambda config: config.head_size, "rope.scaling.type": lambda config: "none",
+        "feed_forward_length": ("prefix_dense_intermediate_size", "intermediate_size"),
+        "expert_feed_forward_length": "intermediate_size", "expert_gating_func": _command_scores,
+        # Scores that are a softmax over the chosen experts sum to 1.
+        "expert_weights_norm": lambda config: (
+            _command_scores(config) == 1 or bool(config.get("norm_topk_prob"))
+        ),
+        "expert_shared_count": lambda config: _command_shared(config) or None,
+        "expert_shared_feed_forward_length": lambda config: (
+            _command_shared(config) * config.count("intermediate_size") or None
+        ),
+        "leading_dense_block_count": _dense,
+    },
+    pre="cohere2moe", tied=True, ropes=PLAIN,
+    harmless=("first_k_dense_replace", "norm_topk_prob", "sliding_window_pattern"),  # others override them
+    assumed={
+        **COHERE, "mlp_layer_types": _kinds, "prefix_dense_sliding_window_pattern": _command_prefix,
+        "rotary_pct": 1.0, "position_embedding_type": "rope_gptj",
+        "shared_expert_combination_strategy": lambda config: (
+            "average"
+            if _command_shared(config)
+            else config.peek("shared_expert_combination_strategy")
+        ),
+    },
+    defaults={
+        "head_dim": 128, "sliding_window": 4096, "sliding_window_pattern": 4, "logit_scale": 0.0625,
+        "layer_norm_eps": 1e-5, "prefix_dense_sliding_window_pattern": 1, "rope_theta": 10000.0,
+        "norm_topk_prob": True, "expert_selection_fn": "softmax", "num_experts": 8, "num_experts_per_tok": 2,
+        "shared_expert_combination_strategy": "average", "attention_bias": False,
+    },
+)  # fmt: skip
+FAMILIES: Final = (LAGUNA, LING2, DOTS1, EXAONE_MOE, MELLUM, COMMAND)

@@ -172,12 +172,12 @@ def _three_of_four(config: Config) -> list[str]:
     return ["sliding_attention" if (layer + 1) % 4 else "full_attention" for layer in range(config.layers)]
 
 
-_COHERE: Final[dict[str, Assumption]] = {
+COHERE: Final[dict[str, Assumption]] = {
     "use_qk_norm": False, "use_parallel_block": True, "use_gated_activation": True,
     "use_embedding_sharing": True, "use_parallel_embedding": (True, False),
 }  # fmt: skip
 _COHERE2: Final[dict[str, Assumption]] = {
-    **_COHERE, "layer_types": _three_of_four, "sliding_window_pattern": 4, "layer_switch": 4,
+    **COHERE, "layer_types": _three_of_four, "sliding_window_pattern": 4, "layer_switch": 4,
     "order_of_interleaved_layers": "local_attn_first", "position_embedding_type": "rope_gptj",
     "rotary_pct": 1.0,
 }  # fmt: skip
@@ -316,7 +316,7 @@ FAMILIES: Final = (
             "context_length": ("model_max_length", "max_position_embeddings"), "logit_scale": "logit_scale",
             "rope.scaling.type": lambda config: "none",
         },
-        pre="command-r", tied=True, ropes=PLAIN, assumed=_COHERE, defaults={"logit_scale": 0.0625,
+        pre="command-r", tied=True, ropes=PLAIN, assumed=COHERE, defaults={"logit_scale": 0.0625,
         "rope_theta": 500000.0},
     ),
     Family(
