@@ -42,6 +42,7 @@ FAMILIES = {
     "gpt-oss": "gpt-oss",
     "gptoss": "gpt-oss, files of Ollama's",
     "granite": "Granite 3",
+    "granite_swa": "Granite Swash",
     "granitehybrid": "Granite 4",
     "granitemoe": "Granite 3 with experts",
     "hunyuan-dense": "Hunyuan",

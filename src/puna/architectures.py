@@ -200,6 +200,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         rows="paired",
         templates=(DefaultTemplate("granite3"),),
     ),
+    "granite_swa": Architecture(model="granite_swa:GraniteSwa", converters=("mamba",), rows="paired"),
     "granitehybrid": Architecture(
         model="granitehybrid:GraniteHybrid",
         converters=("hybrids",),

@@ -591,6 +591,13 @@ FAMILIES: Final[dict[str, Family]] = {
             ),
         },
     ),
+    **{
+        f"Granite{kind}SWAForCausalLM": Family(
+            {**_GRANITE, "layer_types": [_FULL, _WINDOW, _WINDOW], "layer_rope_theta": ABSENT},
+            {"layer_rope_theta": ([0, 1e4, 1e4], [1e4, 0, 0], [0, 0, 0], [1e4] * 3, [50.0, 1e4, 0], ABSENT)},
+        )
+        for kind in ("", "Moe")
+    },
     # State spaces and convolutions.
     "MambaForCausalLM": Family(_MAMBA, {"num_attention_heads": ()}, rotated=0),
     "FalconMambaForCausalLM": Family(_MAMBA, rotated=0),

@@ -103,6 +103,13 @@ OWN: dict[str, dict[str, Any]] = {
     "gpt-oss": {**_EXPERTS, **_WINDOW},
     "gptoss": {**_EXPERTS, **_WINDOW},
     "granite": _GRANITE,
+    "granite_swa": {
+        **_GRANITE,
+        **_ALTERNATING,
+        **_EXPERTS,
+        "expert_shared_feed_forward_length": 32,
+        "attention.rope_pattern": [True, False],
+    },
     "granitehybrid": {**_MAMBA, "attention.head_count_kv": [0, 2]},
     "granitemoe": {**_GRANITE, **_EXPERTS},
     "hunyuan-dense": {},

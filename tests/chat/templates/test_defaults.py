@@ -58,7 +58,18 @@ NO_CHAT = {
         "llama",
         "mllama",
     ),  # chat models only with certain end tokens
-    *("arcee", "mamba", "mamba2", "mellum", "starcoder2", "t5", "deepseek2-ocr", "deepseekocr", "mimo2"),
+    *(
+        "arcee",
+        "mamba",
+        "mamba2",
+        "granite_swa",
+        "mellum",
+        "starcoder2",
+        "t5",
+        "deepseek2-ocr",
+        "deepseekocr",
+        "mimo2",
+    ),
     *(
         "bert",
         "gemma-embedding",

@@ -335,6 +335,27 @@ MODELS = {
         },
         seed=103,
     ),
+    "granite_swa": TinyDecoder(
+        "granite_swa",
+        {"num_hidden_layers": 5, "embedding_multiplier": 6.0, "residual_multiplier": 0.22,
+         "attention_multiplier": 0.1, "logits_scaling": 0.5, "sliding_window": 12, "mlp_bias": True,
+         "layer_rope_theta": [0, 1e4, 1e4, 1e4, 0], "rope_parameters": {"rope_theta": 1e4, **YARN}},
+        seed=104,
+    ),
+    "granite_swa with experts": TinyDecoder(
+        "granitemoe_swa",
+        {"num_hidden_layers": 3, "num_local_experts": 6, "num_experts_per_tok": 2,
+         "shared_intermediate_size": 48, "embedding_multiplier": 6.0, "residual_multiplier": 0.22,
+         "attention_multiplier": 0.1, "logits_scaling": 0.5, "sliding_window": 8,
+         "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+        seed=105,
+    ),
+    "granite_swa with routed experts only": TinyDecoder(
+        "granitemoe_swa",
+        {"num_local_experts": 8, "num_experts_per_tok": 3, "attention_multiplier": 0.1, "sliding_window": 8,
+         "tie_word_embeddings": True, "attention_bias": True},
+        seed=106,
+    ),
     "qwen35": TinyHybrid("qwen3_5_text", SETTINGS, seed=34),
     "qwen35moe": TinyHybrid("qwen3_5_moe_text", {**SETTINGS, **EXPERTS_BESIDE}, seed=45),
     "qwen3moe, softmax over the chosen": dataclasses.replace(
