@@ -13,6 +13,7 @@ from puna.model.registry import model_for, supported
 
 #: Well-known models of each architecture.
 FAMILIES = {
+    "apertus": "Apertus",
     "arcee": "AFM",
     "arwkv7": "ARWKV 7B",
     "bailingmoe2": "Ling 2, Ring 2",

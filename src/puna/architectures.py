@@ -46,6 +46,7 @@ UNKNOWN: Final = Architecture()
 
 #: Architectures with mostly base models have no `templates`.
 ARCHITECTURES: Final[Mapping[str, Architecture]] = {
+    "apertus": Architecture(model="apertus:Apertus", converters=("llama",), rows="published", pre="tekken"),
     "arcee": Architecture(model="arcee:Arcee", converters=("llama",), rows="paired"),
     "arwkv7": Architecture(model="rwkv7:Arwkv7", converters=("rwkv",)),
     "bailingmoe2": Architecture(

@@ -598,6 +598,7 @@ FAMILIES: Final[dict[str, Family]] = {
         )
         for kind in ("", "Moe")
     },
+    "ApertusForCausalLM": Family(values={"hidden_act": ("xielu", "silu", "relu2")}),
     # State spaces and convolutions.
     "MambaForCausalLM": Family(_MAMBA, {"num_attention_heads": ()}, rotated=0),
     "FalconMambaForCausalLM": Family(_MAMBA, rotated=0),

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puna.gguf import GGMLType, dequantize, open_gguf, quantize
+from puna.gguf.reader import full_key
 from puna.model.registry import model_for
 from puna.ops import Backend, ExpertWeights, Weight, backend_named
 from tests.gguf import gguf_bytes as raw
@@ -56,6 +57,12 @@ _PLACES = {"rope.dimension_sections": [2, 3, 3]}
 _ALTERNATING = {**_WINDOW, "attention.sliding_window_pattern": [True, False]}
 #: Metadata of each architecture beyond the common; the two layers of `mllama` are of different kinds.
 OWN: dict[str, dict[str, Any]] = {
+    "apertus": {
+        "xielu.alpha_p": [0.4, 0.8],
+        "xielu.alpha_n": [0.5, -0.2],
+        "xielu.beta": [0.5, 0.3],
+        "xielu.eps": [-1e-6, -1e-6],
+    },
     "arcee": {},
     "arwkv7": _TIME_MIX,
     "bailingmoe2": {
@@ -238,7 +245,7 @@ def encoded(value: Any) -> tuple[int, bytes]:
 def invented(architecture: str, kind: GGMLType = GGMLType.F32, tokenizer: str = "gpt2") -> Model:
     """Return a model of `architecture` with matrices stored as `kind` and the same weights every time."""
     keys = {"general.architecture": architecture}
-    keys |= {f"{architecture}.{key}": value for key, value in (_COMMON | OWN[architecture]).items()}
+    keys |= {full_key(key, architecture): value for key, value in (_COMMON | OWN[architecture]).items()}
     keys |= _TOKENIZERS["t5" if architecture in ("t5", "t5encoder", "jina-bert-v3") else
                         "bert" if architecture in ENCODERS else tokenizer]()  # fmt: skip
     model = Model(keys)

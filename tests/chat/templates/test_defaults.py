@@ -46,7 +46,7 @@ PUBLISHED = [
     ("smollm3", "<|im_end|>", "", "HuggingFaceTB-SmolLM3-3B", ""),
 ]
 
-#: Models of these architectures only continue texts, or embed, or read pages.
+#: Models of these architectures only continue texts, embed, read pages, or have a template in every file.
 NO_CHAT = {
     *(
         "arwkv7",
@@ -60,6 +60,7 @@ NO_CHAT = {
     ),  # chat models only with certain end tokens
     *(
         "arcee",
+        "apertus",
         "mamba",
         "mamba2",
         "granite_swa",

@@ -10,6 +10,7 @@ import math
 from typing import Any
 
 import pytest
+import torch
 
 from puna.model.load import LoadedModel, load_model
 from puna.ops import Backend
@@ -75,6 +76,17 @@ SHARED = {
     "shared_expert_intermediate_size": 48,
 }  # fmt: skip
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32}
+
+
+class TinyApertus(TinyDecoder):
+    """Apertus with another slope of its activation in each layer."""
+
+    def build(self) -> Any:
+        model = super().build()
+        for name, values in model.named_buffers():
+            if name.endswith("act_fn.beta"):
+                values.copy_(0.3 + 0.4 * torch.rand_like(values))
+        return model
 
 
 class GatesAreVectors(TinyDecoder):
@@ -355,6 +367,13 @@ MODELS = {
         {"num_local_experts": 8, "num_experts_per_tok": 3, "attention_multiplier": 0.1, "sliding_window": 8,
          "tie_word_embeddings": True, "attention_bias": True},
         seed=106,
+    ),
+    "apertus": TinyApertus("apertus", {}, seed=98),
+    "apertus tied, biased": TinyApertus(
+        "apertus",
+        {"num_key_value_heads": 1, "tie_word_embeddings": True, "attention_bias": True,
+         "rope_parameters": {"rope_theta": 1e4, "rope_type": "default"}},
+        seed=99,
     ),
     "qwen35": TinyHybrid("qwen3_5_text", SETTINGS, seed=34),
     "qwen35moe": TinyHybrid("qwen3_5_moe_text", {**SETTINGS, **EXPERTS_BESIDE}, seed=45),
