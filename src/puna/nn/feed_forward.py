@@ -149,4 +149,5 @@ class XieluFeedForward(PlainFeedForward):
         total = power
         for _ in range(_FACTORS):
             total, power = total + total * power, power * power
-        return total + ones * -1.0
+        less: Array = total + ones * -1.0
+        return less

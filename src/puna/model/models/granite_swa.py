@@ -50,9 +50,7 @@ def feed_forward_kind(options: RoutingOptions) -> type[FeedForward | MixtureOfEx
 
 class Layer(granite.Layer):
     mixer: Attention = part()
-    feed_forward: FeedForward | MixtureOfExperts | SharedAndRouted = part(  # type: ignore[assignment]
-        choose=feed_forward_kind
-    )
+    feed_forward: FeedForward | MixtureOfExperts | SharedAndRouted = part(choose=feed_forward_kind)
 
 
 class GraniteSwa(granite.Granite):
