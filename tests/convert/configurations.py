@@ -165,7 +165,7 @@ FIXED: Final = frozenset({
     "mamba_d_ssm", "mamba_head_dim", "mamba_n_heads", "mamba_num_heads", "moe_intermediate_size",
     "moe_num_experts", "n_heads", "n_layers", "n_routed_experts", "num_experts", "num_heads",
     "num_hidden_layers", "num_layers", "num_local_experts", "original_max_position_embeddings",
-    "per_layer_config", "rope_parameters",
+    "per_layer_config", "rope_parameters", "rope_scaling", "rope_theta",
 })  # fmt: skip
 #: Fields that transformers derives if config.json lacks them; bases lack them.
 _DERIVED: Final = frozenset({
@@ -585,7 +585,7 @@ FAMILIES: Final[dict[str, Family]] = {
             **_FOUR_VALUES, "expert_selection_fn": ("softmax", "sigmoid", "other", ABSENT),
             "shared_expert_combination_strategy": ("average", "sum", ABSENT),
             "prefix_dense_sliding_window_pattern": (1, 2, ABSENT), "first_k_dense_replace": (0, 1, 2),
-            "prefix_dense_intermediate_size": (32, None, ABSENT), "rope_scaling": (),
+            "prefix_dense_intermediate_size": (32, None, ABSENT),
             "mlp_layer_types": (
                 ["dense", "sparse", "sparse", "sparse"], ["sparse", "dense", "sparse", "sparse"], ABSENT
             ),

@@ -151,7 +151,7 @@ DOTS1: Final = Family(
         "mlp_layer_types": _kinds, "scoring_func": ("sigmoid", "noaux_tc"), "topk_method": "noaux_tc",
         "moe_layer_freq": 1, "max_window_layers": _last_with_full_attention,
     },
-    harmless=("sliding_window",),
+    harmless=_HARMLESS,
     defaults={
         "norm_topk_prob": False, "rope_theta": 10000.0, "sliding_window": 4096, "max_window_layers": 62,
         "attention_bias": False,
@@ -169,7 +169,7 @@ EXAONE_MOE: Final = replace(
     names={"model.layers.{}.mlp.e_score_correction_bias": "blk.{}.exp_probs_b.bias"},
     dropped=("mtp.",), pre="exaone-moe",
     assumed={**EXAONE4.assumed, "mlp_layer_types": _kinds, "scoring_func": "sigmoid"},
-    harmless=("mtp_*",),
+    harmless=("mtp_*", "first_k_dense_replace"),
     defaults={
         **EXAONE4.defaults, "first_k_dense_replace": 1, "num_shared_experts": 1, "norm_topk_prob": True,
         "routed_scaling_factor": 2.5,
