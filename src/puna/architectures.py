@@ -46,7 +46,15 @@ UNKNOWN: Final = Architecture()
 
 #: Architectures with mostly base models have no `templates`.
 ARCHITECTURES: Final[Mapping[str, Architecture]] = {
+    "apertus": Architecture(model="apertus:Apertus", converters=("llama",), rows="published", pre="tekken"),
+    "arcee": Architecture(model="arcee:Arcee", converters=("llama",), rows="paired"),
     "arwkv7": Architecture(model="rwkv7:Arwkv7", converters=("rwkv",)),
+    "bailingmoe2": Architecture(
+        model="bailingmoe2:BailingMoe2",
+        converters=("mixtures",),
+        pre="bailingmoe2",
+        templates=(DefaultTemplate("ling2"),),
+    ),
     "bert": Architecture(model="bert:Bert", converters=("bert",), add_bos=True),
     "bloom": Architecture(model="bloom:Bloom", converters=("gpt",)),
     "chatglm": Architecture(
@@ -58,6 +66,13 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         converters=("small_lineages",),
         rows="published",
         templates=(DefaultTemplate("command-a", token="<|START_TEXT|>"), DefaultTemplate("command-r")),
+    ),
+    "cohere2moe": Architecture(
+        model="cohere2moe:Cohere2Moe",
+        converters=("mixtures",),
+        rows="published",
+        pre="cohere2moe",
+        templates=(DefaultTemplate("command-a"),),
     ),
     "command-r": Architecture(
         model="cohere:Cohere",
@@ -94,6 +109,9 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         pre="deepseek-v3",
         add_bos=True,
     ),
+    "dots1": Architecture(
+        model="dots1:Dots1", converters=("mixtures",), rows="published", templates=(DefaultTemplate("dots"),)
+    ),
     "ernie4_5": Architecture(
         model="ernie4_5:Ernie45",
         converters=("small_lineages",),
@@ -107,6 +125,13 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         templates=(DefaultTemplate("ernie"),),
     ),
     "exaone": Architecture(model="qwen2:Qwen2", converters=("aliases",)),
+    "exaone-moe": Architecture(
+        model="exaone_moe:ExaoneMoe",
+        converters=("mixtures",),
+        rows="published",
+        pre="exaone-moe",
+        templates=(DefaultTemplate("exaone-moe"),),
+    ),
     "exaone4": Architecture(
         model="exaone4:Exaone4",
         converters=("llama",),
@@ -192,6 +217,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         rows="paired",
         templates=(DefaultTemplate("granite3"),),
     ),
+    "granite_swa": Architecture(model="granite_swa:GraniteSwa", converters=("mamba",), rows="paired"),
     "granitehybrid": Architecture(
         model="granitehybrid:GraniteHybrid",
         converters=("hybrids",),
@@ -210,6 +236,12 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         rows="published",
         templates=(DefaultTemplate("hunyuan"),),
     ),
+    "hunyuan-moe": Architecture(
+        model="hunyuan:HunyuanMoe",
+        converters=("small_lineages",),
+        rows="published",
+        templates=(DefaultTemplate("hunyuan-moe"),),
+    ),
     "internlm2": Architecture(
         model="llama:Llama",
         converters=("aliases",),
@@ -222,7 +254,14 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "kimi-linear": Architecture(
         model="kimi_linear:KimiLinear", converters=("delta",), templates=(DefaultTemplate("kimi"),)
     ),
-    "laguna": Architecture(add_bos=True),
+    "laguna": Architecture(
+        model="laguna:Laguna",
+        converters=("mixtures",),
+        rows="published",
+        pre="laguna",
+        add_bos=True,
+        templates=(DefaultTemplate("laguna"),),
+    ),
     "lfm2": Architecture(
         model="lfm2:Lfm2",
         tower="lfm2:Lfm2Vision",
@@ -259,6 +298,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     ),
     "mamba": Architecture(model="mamba:MambaDecoder", converters=("mamba",)),
     "mamba2": Architecture(model="mamba2:Mamba2Decoder", converters=("mamba",)),
+    "mellum": Architecture(model="mellum:Mellum", converters=("mixtures",), rows="published", pre="mellum2"),
     "mimo2": Architecture(model="mimo2:MiMo2", converters=("qwen",), rows="published"),
     "minicpm": Architecture(model="minicpm:MiniCpm", converters=("minicpm",), rows="paired", add_bos=True),
     "minicpm3": Architecture(model="minicpm3:MiniCpm3", converters=("latent",), add_bos=True),
@@ -290,6 +330,13 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         add_bos=True,
     ),
     "modern-bert": Architecture(model="modern_bert:ModernBert", converters=("bert",)),
+    "muse-glimmer": Architecture(
+        model="muse_glimmer:MuseGlimmer",
+        converters=("small_lineages",),
+        rows="paired",
+        pre="llama4",
+        templates=(DefaultTemplate("glimmer"),),
+    ),
     "mpt": Architecture(model="mpt:Mpt", converters=("gpt",)),
     "nemotron": Architecture(model="nemotron:Nemotron", converters=("small_lineages",), rows="published"),
     "nemotron_h": Architecture(

@@ -166,8 +166,9 @@ WITHOUT_EFFECT: Final = frozenset({
     "deterministic_flash_attn", "dropout", "dropout_rate", "embd_pdrop", "embedding_dropout", "eod_token_id",
     "eos_token_id", "full_attn_idxs", "hidden_dropout", "hidden_dropout_prob", "initializer_cutoff_factor",
     "initializer_factor", "initializer_range", "is_gated_act", "mamba_ssm_cache_dtype", "mlp_dropout",
-    "model_max_length", "moe_shared_expert_overlap", "mtp_layers_block_type", "num_logits_to_keep",
-    "num_nextn_predict_layers", "output_router_logits", "pad_token_id", "pretraining_tp", "qa_dropout",
+    "model_max_length", "moe_shared_expert_overlap", "mtp_layer_types", "mtp_layers_block_type",
+    "mtp_mlp_layer_types", "num_logits_to_keep", "num_nextn_predict_layers", "output_router_logits",
+    "pad_token_id", "pretraining_tp", "qa_dropout",
     "qk_head_dim", "rescale_prenorm_residual", "resid_pdrop", "residual_dropout", "router_aux_loss_coef",
     "router_jitter_noise", "sep_token_id", "seq_classif_dropout", "sparse_pred_ignore_index",
     "sparse_prediction", "time_step_init_scheme", "time_step_scale", "use_associative_scan", "use_cache",
@@ -182,7 +183,7 @@ FIXED: Final = frozenset({
     "mamba_d_ssm", "mamba_head_dim", "mamba_n_heads", "mamba_num_heads", "moe_intermediate_size",
     "moe_num_experts", "n_heads", "n_layers", "n_routed_experts", "num_experts", "num_heads",
     "num_hidden_layers", "num_layers", "num_local_experts", "original_max_position_embeddings",
-    "per_layer_config", "rope_parameters", "n_layer",
+    "per_layer_config", "rope_parameters", "rope_scaling", "rope_theta", "n_layer",
 })  # fmt: skip
 #: Fields that transformers derives if config.json lacks them; bases lack them.
 _DERIVED: Final = frozenset({
@@ -612,6 +613,58 @@ FAMILIES: Final[dict[str, Family]] = {
         {"logit_scale": (None, 0.5, ABSENT)}, rotated=0,
     ),
     "Phi3ForCausalLM": Family({"original_max_position_embeddings": 16, "sliding_window": None}),
+    # Many experts, and windows.
+    "LagunaForCausalLM": Family(
+        {
+            "num_attention_heads_per_layer": ABSENT, "layer_types": [_FULL, _WINDOW, _WINDOW],
+            "rope_parameters": {
+                _FULL: {"rope_type": "default", "rope_theta": 5e5, "partial_rotary_factor": 0.5},
+                _WINDOW: {"rope_type": "default", "rope_theta": 1e4},
+            },
+        },
+        {
+            "gating": (True, "per-head", "per-element", False), "moe_routed_scaling_factor": _FACTORS,
+            "num_attention_heads_per_layer": ([4, 8, 8], [2, 2, 4], ABSENT),
+            "moe_router_logit_softcapping": (1.0, 0.0, ABSENT),
+        },
+        rotated=8, kinds=_PER_KIND,
+    ),
+    "HunYuanMoEV1ForCausalLM": Family(
+        {"head_dim": 16, "num_experts": 6, "moe_topk": 2},
+        {"moe_topk": (1, 3, [2, 2, 2], [1, 2, 3], ABSENT)},
+    ),
+    "Dots1ForCausalLM": Family({"n_routed_experts": 6, "n_shared_experts": 1, "num_experts_per_tok": 2}),
+    "ArceeForCausalLM": Family(values={"hidden_act": ("relu2", *_ACTIVATIONS)}),
+    "ExaoneMoeForCausalLM": Family({**_FOUR_LAYERS, "sliding_window": 8}, _FOUR_VALUES),
+    "MellumForCausalLM": Family(
+        {
+            "layer_types": [_FULL, _WINDOW, _WINDOW], "rope_parameters": {
+                _FULL: {"rope_type": "default", "rope_theta": 5e5},
+                _WINDOW: {"rope_type": "default", "rope_theta": 1e4},
+            },
+        },
+        kinds=_PER_KIND,
+    ),
+    "Cohere2MoeForCausalLM": Family(
+        {**_FOUR_LAYERS, "rms_norm_eps": ABSENT, "num_shared_experts": 1},
+        {
+            **_FOUR_VALUES, "expert_selection_fn": ("softmax", "sigmoid", "other", ABSENT),
+            "shared_expert_combination_strategy": ("average", "sum", ABSENT),
+            "prefix_dense_sliding_window_pattern": (1, 2, ABSENT), "first_k_dense_replace": (0, 1, 2),
+            "prefix_dense_intermediate_size": (32, None, ABSENT),
+            "mlp_layer_types": (
+                ["dense", "sparse", "sparse", "sparse"], ["sparse", "dense", "sparse", "sparse"], ABSENT
+            ),
+        },
+    ),
+    **{
+        f"Granite{kind}SWAForCausalLM": Family(
+            {**_GRANITE, "layer_types": [_FULL, _WINDOW, _WINDOW], "layer_rope_theta": ABSENT},
+            {"layer_rope_theta": ([0, 1e4, 1e4], [1e4, 0, 0], [0, 0, 0], [1e4] * 3, [50.0, 1e4, 0], ABSENT)},
+        )
+        for kind in ("", "Moe")
+    },
+    "ApertusForCausalLM": Family(values={"hidden_act": ("xielu", "silu", "relu2")}),
     # State spaces and convolutions.
     "MambaForCausalLM": Family(_MAMBA, {"num_attention_heads": ()}, rotated=0),
     "FalconMambaForCausalLM": Family(_MAMBA, rotated=0),
@@ -725,6 +778,20 @@ FAMILIES.update({
         ),
         vision=_DEEP,
     ),
+    "MuseGlimmerForConditionalGeneration": _within(
+        Family(
+            {"layer_rope_theta": ABSENT, "num_hidden_layers": 4},
+            {
+                **_FOUR_VALUES, "qk_scale_factor": _FACTORS, "output_multiplier": _FACTORS,
+                "post_norm_eps": (1e-6, 1e-8, ABSENT), "final_logit_softcapping": (1.0, 5.0, ABSENT),
+                "layer_rope_theta": (
+                    [0, 1e4, 1e4, 0], [1e4, 1e4, 1e4, 0], [5e5, 1e4, 50.0, 0.0], [1e4] * 4, [0] * 4, ABSENT
+                ),
+            },
+        ),
+        out_hidden_size=64, projector_hidden_size=16, image_token_id=10000, video_token_id=10001,
+        vision={"pos_emb_height": 2, "pos_emb_width": 2, "max_position_embeddings": 4},
+    ),
     "KimiLinearModel": replace(FAMILIES["KimiLinearForCausalLM"], by="states"),
     **{
         f"{name}{kind}": Family(_T5, {"num_key_value_heads": (), "vocab_size": ()}, rotated=0, by=by)
@@ -734,9 +801,9 @@ FAMILIES.update({
 })  # fmt: skip
 #: Models that transformers lacks, or needs another library for; their own tests have references.
 ELSEWHERE: Final = frozenset({
-    "CodeShellForCausalLM", "DeepseekForCausalLM", "ExaoneForCausalLM", "InternLM2ForCausalLM",
-    "MiniCPMForCausalLM", "OrionForCausalLM", "XverseForCausalLM",
-    "DeepseekOCRForCausalLM", "Ernie4_5_ForCausalLM", "Gemma3nForConditionalGeneration",
+    "BailingMoeV2ForCausalLM", "CodeShellForCausalLM", "DeepseekForCausalLM", "ExaoneForCausalLM",
+    "ExaoneMoEForCausalLM", "InternLM2ForCausalLM", "MiniCPMForCausalLM", "OrionForCausalLM",
+    "XverseForCausalLM", "DeepseekOCRForCausalLM", "Ernie4_5_ForCausalLM", "Gemma3nForConditionalGeneration",
     "JinaBertForMaskedLM", "JinaBertForSequenceClassification", "JinaBertModel", "MambaLMHeadModel",
     "MPTForCausalLM", "MiMoV2ForCausalLM", "MiniCPMO", "MiniCPMV", "RWKV7ForCausalLM", "Rwkv7ForCausalLM",
     "RwkvHybridForCausalLM",

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puna.gguf import GGMLType, dequantize, open_gguf, quantize
+from puna.gguf.reader import full_key
 from puna.model.registry import model_for
 from puna.ops import Backend, ExpertWeights, Weight, backend_named
 from tests.gguf import gguf_bytes as raw
@@ -56,21 +57,45 @@ _PLACES = {"rope.dimension_sections": [2, 3, 3]}
 _ALTERNATING = {**_WINDOW, "attention.sliding_window_pattern": [True, False]}
 #: Metadata of each architecture beyond the common; the two layers of `mllama` are of different kinds.
 OWN: dict[str, dict[str, Any]] = {
+    "apertus": {
+        "xielu.alpha_p": [0.4, 0.8],
+        "xielu.alpha_n": [0.5, -0.2],
+        "xielu.beta": [0.5, 0.3],
+        "xielu.eps": [-1e-6, -1e-6],
+    },
+    "arcee": {},
     "arwkv7": _TIME_MIX,
+    "bailingmoe2": {
+        **_EXPERTS,
+        "leading_dense_block_count": 1,
+        "expert_group_count": 2,
+        "expert_group_used_count": 1,
+        "rope.dimension_count": 8,
+    },
     "bert": {},
     "bloom": {},
     "chatglm": {"rope.dimension_count": 8},
     "codeshell": {},
     "cohere2": {**_WINDOW, "logit_scale": 0.25},
+    "cohere2moe": {
+        **_ALTERNATING,
+        **_EXPERTS,
+        "logit_scale": 0.25,
+        "leading_dense_block_count": 1,
+        "expert_shared_count": 1,
+        "expert_gating_func": 2,
+    },
     "command-r": {},
     "dbrx": {**_EXPERTS, "attention.clamp_kqv": 2.0},
     "deepseek": _OCR,
     "deepseek2": {**_LATENTS, "expert_group_count": 2, "expert_group_used_count": 1},
     "deepseek2-ocr": _OCR,
     "deepseekocr": _OCR,
+    "dots1": {**_EXPERTS, "leading_dense_block_count": 1, "expert_gating_func": 2},
     "ernie4_5": {},
     "ernie4_5-moe": {**_EXPERTS, "leading_dense_block_count": 1, "expert_shared_feed_forward_length": 32},
     "exaone": {},
+    "exaone-moe": {**_WINDOW, **_EXPERTS, "leading_dense_block_count": 1, "expert_gating_func": 2},
     "exaone4": _WINDOW,
     "falcon": {},
     "falcon-h1": _MAMBA,
@@ -94,9 +119,17 @@ OWN: dict[str, dict[str, Any]] = {
     "gptneox": {},
     "gptoss": {**_EXPERTS, **_WINDOW},
     "granite": _GRANITE,
+    "granite_swa": {
+        **_GRANITE,
+        **_ALTERNATING,
+        **_EXPERTS,
+        "expert_shared_feed_forward_length": 32,
+        "attention.rope_pattern": [True, False],
+    },
     "granitehybrid": {**_MAMBA, "attention.head_count_kv": [0, 2]},
     "granitemoe": {**_GRANITE, **_EXPERTS},
     "hunyuan-dense": {},
+    "hunyuan-moe": {**_EXPERTS, "expert_shared_feed_forward_length": 96},
     "internlm2": {},
     "jina-bert-v2": {},
     "jina-bert-v3": {},
@@ -107,6 +140,7 @@ OWN: dict[str, dict[str, Any]] = {
         "attention.head_count_kv": [0, 2],
         "expert_gating_func": 2,
     },
+    "laguna": {**_ALTERNATING, **_EXPERTS, "attention.head_count": [4, 8], "leading_dense_block_count": 1},
     "lfm2": _CONVOLUTION,
     "lfm2moe": {**_CONVOLUTION, **_EXPERTS, "leading_dense_block_count": 1, "expert_gating_func": 2},
     "llama": {},
@@ -118,6 +152,7 @@ OWN: dict[str, dict[str, Any]] = {
         "attention.head_count_kv": 0,
         "feed_forward_length": 0,
     },
+    "mellum": {**_ALTERNATING, **_EXPERTS, **_YARN},
     "mimo2": {**_ALTERNATING, **_EXPERTS, "expert_gating_func": 2, "leading_dense_block_count": 1},
     "minicpm": {"residual_scale": 0.2, "embedding_scale": 12.0, "logit_scale": 8.0},
     "minicpm3": {
@@ -132,6 +167,7 @@ OWN: dict[str, dict[str, Any]] = {
     "mistral4": {**_LATENTS, **_YARN, "attention.temperature_scale": 0.1},
     "mllama": {"attention.cross_attention_layers": [1], "vision.max_num_tiles": 1, "vision.image_size": 56},
     "modern-bert": {**_WINDOW, "attention.sliding_window_pattern": 2},
+    "muse-glimmer": {**_ALTERNATING, "logit_scale": 0.5, "final_logit_softcapping": 20.0},
     "mpt": {"attention.clamp_kqv": 2.0},
     "nemotron": {},
     "nemotron_h": _HALVES,
@@ -234,7 +270,7 @@ def encoded(value: Any) -> tuple[int, bytes]:
 def invented(architecture: str, kind: GGMLType = GGMLType.F32, tokenizer: str = "gpt2") -> Model:
     """Return a model of `architecture` with matrices stored as `kind` and the same weights every time."""
     keys = {"general.architecture": architecture}
-    keys |= {f"{architecture}.{key}": value for key, value in (_COMMON | OWN[architecture]).items()}
+    keys |= {full_key(key, architecture): value for key, value in (_COMMON | OWN[architecture]).items()}
     keys |= _TOKENIZERS["t5" if architecture in ("t5", "t5encoder", "jina-bert-v3") else
                         "bert" if architecture in ENCODERS else tokenizer]()  # fmt: skip
     model = Model(keys)

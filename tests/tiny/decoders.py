@@ -128,3 +128,21 @@ GLM4_MOE = TinyDecoder(
     },
     seed=19,
 )  # fmt: skip
+#: A layer without experts, and more query heads in layers with a window.
+LAGUNA = TinyDecoder(
+    "laguna",
+    {
+        "pad_token_id": 0, "num_hidden_layers": 4, "head_dim": 16, "num_experts": 6, "num_experts_per_tok": 3,
+        "moe_intermediate_size": 32, "shared_expert_intermediate_size": 48, "moe_routed_scaling_factor": 1.5,
+        "sliding_window": 12, "num_attention_heads_per_layer": [4, 6, 6, 4],
+        "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+        "rope_parameters": {
+            "full_attention": {
+                "rope_theta": 5e5, "partial_rotary_factor": 0.5, "rope_type": "yarn", "factor": 4.0,
+                "original_max_position_embeddings": 64,
+            },
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.75},
+        },
+    },
+    seed=84,
+)  # fmt: skip

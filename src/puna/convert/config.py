@@ -115,6 +115,20 @@ class Config:
             raise ConversionError(f"tokenizer.json has no token {shown(text)}")
         return id
 
+    def of_layers(self, parameter: str) -> list[float]:
+        """Return the parameter of each layer, one number. Raises ConversionError if it is anything else."""
+        assert self._checkpoint is not None
+        found = []
+        for layer in range(self.layers):
+            name = f"model.layers.{layer}.{parameter}"
+            if name not in self._checkpoint.tensors:
+                raise ConversionError(f"tensor {shown(name)} is missing")
+            values = self._checkpoint.values(name)
+            if values.size != 1:
+                raise ConversionError(f"tensor {shown(name)} should be one number, but has {values.size}")
+            found.append(float(values.reshape(-1)[0]))
+        return found
+
     def add_defaults(self, defaults: Mapping[str, Any]) -> None:
         """Use `defaults` for settings that config.json lacks, as transformers does.
 

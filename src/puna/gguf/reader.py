@@ -44,7 +44,7 @@ def fingerprint(path: str | os.PathLike[str]) -> str:
         return f"{file.architecture} {digest.hexdigest()[:16]}"
 
 
-_COMMON = frozenset(("general", "tokenizer", "adapter", "split", "quantize"))
+_COMMON = frozenset(("general", "tokenizer", "adapter", "split", "quantize", "xielu"))
 
 
 def is_common(key: str) -> bool:

@@ -433,18 +433,20 @@ def with_gelu(file: GGUFFile, options: Options, *, exact: bool) -> Options:
     return options.each(own)
 
 
-def read_windows(file: GGUFFile, layers: int, *, period: int) -> tuple[Window | Everything, ...]:
+def read_windows(
+    file: GGUFFile, layers: int, *, period: int, full_first: bool = False
+) -> tuple[Window | Everything, ...]:
     """Return the memory of each layer in a model where some layers have a sliding window.
 
-    The file lists those layers, or the period at whose end a layer has none (default `period`). Without a
-    window size no layer has one. Raises `ModelError` that names the key.
+    The file lists those layers, or the period at whose end a layer has none (default `period`), or at whose
+    start if `full_first`. Without a window size no layer has one. Raises `ModelError` that names the key.
     """
     key = "attention.sliding_window_pattern"
     size = scalar(file, "attention.sliding_window", 0)
     pattern = file.get(key)
     if pattern is None or isinstance(pattern, int | float):
         every = required(file, key, period if size else 1)
-        windowed = tuple((i + 1) % every != 0 for i in range(layers))
+        windowed = tuple((i + (not full_first)) % every != 0 for i in range(layers))
     else:
         windowed = flags(file, key, layers)
     if size < 1 and any(windowed):

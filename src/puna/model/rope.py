@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from puna.errors import ModelError, UnsupportedModelError, shown
+from puna.errors import UnsupportedModelError, shown
 from puna.gguf.metadata import first_of, invalid, missing, number, positive, required, scalar
 from puna.ops import Rope, Sections, Yarn
 
@@ -60,21 +60,26 @@ class RopeOptions:
             )
         if yarn is None:
             magnitude = positive(file, "rope.scaling.attn_factor", 1.0)
-        dims = scalar(file, "rope.dimension_count", head_dim)
-        if not 0 < dims <= head_dim or dims % 2:
-            raise ModelError(
-                f"{file.path}: '{file.architecture}.rope.dimension_count' should be even and at most the "
-                f"{head_dim} numbers of a head, but is {dims}"
-            )
         return cls(
-            dims=dims,
-            base=_base(file, base),
+            dims=_dimensions(file, "rope.dimension_count", head_dim, head_dim),
+            base=_base(file, "rope.freq_base", base),
             neox=neox,
             linear_factor=linear_factor,
             yarn=yarn,
             magnitude=magnitude,
             original_context=_original_context(file),
         )
+
+    def within_window(self, file: GGUFFile, head_dim: int, *, base: float) -> Self:
+        """Return the rotation of layers with a window, which is not scaled for long contexts.
+
+        The file may state its base (default `base`) and its number of dimensions. Raises `ModelError`.
+        """
+        # llama.cpp's and Ollama's names.
+        base_key = first_of(file, "rope.freq_base_swa", "rope.swa.freq_base")
+        dims_key = first_of(file, "rope.dimension_count_swa", "rope.swa.dimension_count")
+        dims = _dimensions(file, dims_key, head_dim, self.dims)
+        return type(self)(dims, _base(file, base_key, base), neox=self.neox, factored=False)
 
     def with_magnitude(self, magnitude: float) -> Self:
         """Return these options with exactly this magnitude, instead of YaRN's own."""
@@ -122,10 +127,19 @@ def read_sections(file: GGUFFile, pairs: int, shares: Sequence[int] = ()) -> tup
     return sections[:3]
 
 
-def _base(file: GGUFFile, default: float) -> float:
-    base = positive(file, "rope.freq_base", default)
+def _dimensions(file: GGUFFile, key: str, head_dim: int, default: int) -> int:
+    dims = scalar(file, key, default)
+    if not 0 < dims <= head_dim or dims % 2:
+        raise invalid(
+            file, key, f"should be even and at most the {head_dim} numbers of a head, but is {dims}"
+        )
+    return dims
+
+
+def _base(file: GGUFFile, key: str, default: float) -> float:
+    base = positive(file, key, default)
     if base <= 1:
-        raise invalid(file, "rope.freq_base", f"should be above 1, but is {base}")
+        raise invalid(file, key, f"should be above 1, but is {base}")
     return base
 
 

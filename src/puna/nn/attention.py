@@ -86,6 +86,10 @@ class SelfAttention(Module):
             self.ops.rope_(key, positions, rope)
         return query, key
 
+    def gated(self, mixed: Array, gate: Array) -> Array:
+        """Apply the output gates to `mixed` [rows, heads * value_dim]."""
+        return self.ops.sigmoid_gate(mixed, gate)
+
     def forward(
         self, hidden: Array, batch: BatchArrays, cache: Cache, rope: Rope | None, rows: Array | None
     ) -> Array:
@@ -105,7 +109,7 @@ class SelfAttention(Module):
             bias=self.bias,
         )  # fmt: skip
         if gates:
-            mixed = self.ops.sigmoid_gate(mixed, gates[0])
+            mixed = self.gated(mixed, gates[0])
         return self.output(mixed if rows is None else mixed[rows])
 
 
@@ -191,6 +195,15 @@ class GatedSelfAttention(NormedSelfAttention):
     def project(self, hidden: Array) -> list[Array]:
         query, gate = self.queries_and_gates.linears
         return linear_many(hidden, query, self.key, self.value, gate)
+
+
+class SeparatelyGatedSelfAttention(NormedSelfAttention):
+    """Self-attention with a sigmoid gate for each output value, whose weights are a tensor of their own."""
+
+    gate: Linear = weight("attn_gate", "mixed_size", "hidden_size")
+
+    def project(self, hidden: Array) -> list[Array]:
+        return linear_many(hidden, self.query, self.key, self.value, self.gate)
 
 
 class FusedSelfAttention(SelfAttention):

@@ -12,6 +12,8 @@ from puna.ops import Array, Backend
 
 #: A sigmoid scaled by this factor is a step function, except for values too small to matter.
 STEEP: Final = 2.0**20
+#: Factors (1 + s), (1 + s²), ... that make up 1 / (1 - s) to float32's precision for s up to 1/2.
+_FACTORS: Final = 5
 
 
 def gelu_tanh(ops: Backend, x: Array) -> Array:
@@ -134,3 +136,40 @@ class ReluFeedForward(PlainFeedForward):
 
     def forward(self, hidden: Array) -> Array:
         return self.down(relu(self.ops, self.up(hidden)))
+
+
+class XieluOptions(FeedForwardOptions, Protocol):
+    @property
+    def xielu_positive(self) -> float: ...
+    @property
+    def xielu_negative(self) -> float: ...
+    @property
+    def xielu_slope(self) -> float: ...
+
+
+class XieluFeedForward(PlainFeedForward):
+    """Feed-forward network without gates: down(xIELU(up(x))) (Huang and Schlag, arXiv:2411.13010).
+
+    xIELU(x) is positive * x² + slope * x above 0, and negative * (e^x - 1 - x) + slope * x below.
+    """
+
+    options: XieluOptions
+
+    def forward(self, hidden: Array) -> Array:
+        o, up = self.options, self.up(hidden)
+        share = self.ops.sigmoid(up * STEEP)  # 1 above 0, 0 below
+        below = up + up * share * -1.0
+        curved = self.ops.squared_relu(up) * o.xielu_positive
+        curved = curved + self._expm1(below) * o.xielu_negative + below * -o.xielu_negative
+        return self.down(curved + up * o.xielu_slope)
+
+    def _expm1(self, x: Array) -> Array:
+        """Return `e^x - 1` of x [rows, n], which is at most 0."""
+        # With s = sigmoid(x) <= 1/2, e^x is s / (1 - s) = s (1 + s) (1 + s²) (1 + s⁴) ...
+        power = self.ops.sigmoid(x)
+        ones = power + self.ops.sigmoid(x * -1.0)
+        total = power
+        for _ in range(_FACTORS):
+            total, power = total + total * power, power * power
+        less: Array = total + ones * -1.0
+        return less

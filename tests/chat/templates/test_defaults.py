@@ -46,7 +46,7 @@ PUBLISHED = [
     ("smollm3", "<|im_end|>", "", "HuggingFaceTB-SmolLM3-3B", ""),
 ]
 
-#: Models of these architectures only continue texts, or embed, or read pages.
+#: Models of these architectures only continue texts, embed, read pages, or have a template in every file.
 NO_CHAT = {
     *(
         "arwkv7",
@@ -60,6 +60,7 @@ NO_CHAT = {
     ),  # chat models only with certain end tokens
     *("codeshell", "dbrx", "deepseek", "exaone", "internlm2", "minicpm", "minicpm3", "orion", "xverse"),
     *("bloom", "falcon", "gpt2", "gptneox", "mpt", "nemotron", "phi2", "stablelm", "starcoder"),
+    *("arcee", "apertus", "granite_swa", "mellum"),
     *("mamba", "mamba2", "starcoder2", "t5", "deepseek2-ocr", "deepseekocr", "mimo2"),
     *(
         "bert",

@@ -6,10 +6,12 @@ Features of a single architecture are tested in a file of their own.
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from puna.model.load import LoadedModel, load_model
 from puna.ops import Backend
@@ -27,6 +29,7 @@ from tests.tiny.decoders import (
     GEMMA2,
     GLM4_MOE,
     GPT_OSS,
+    LAGUNA,
     OLMO2,
     PHI3,
     QWEN2,
@@ -50,6 +53,7 @@ from tests.tiny.latent import (
     TinyLatent,
 )
 from tests.tiny.latent import SETTINGS as LATENT
+from tests.tiny.ling import LING2
 from tests.tiny.mamba import (
     FALCON_H1,
     FALCON_H1_NORMED,
@@ -62,6 +66,7 @@ from tests.tiny.mamba import (
     NEMOTRON_H_LATENT,
     NEMOTRON_H_MOE,
 )
+from tests.tiny.muse import MUSE
 from tests.tiny.renamed import CODESHELL, DEEPSEEK, EXAONE, INTERNLM2, MINICPM, ORION, XVERSE
 from tests.tiny.rwkv import ARWKV7, RWKV7
 
@@ -76,6 +81,17 @@ SHARED = {
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32}
 
 
+class TinyApertus(TinyDecoder):
+    """Apertus with another slope of its activation in each layer."""
+
+    def build(self) -> Any:
+        model = super().build()
+        for name, values in model.named_buffers():
+            if name.endswith("act_fn.beta"):
+                values.copy_(0.3 + 0.4 * torch.rand_like(values))
+        return model
+
+
 class GatesAreVectors(TinyDecoder):
     """Matrices of one row lack that dimension, as in some files of Qwen 2."""
 
@@ -83,6 +99,20 @@ class GatesAreVectors(TinyDecoder):
         found.tensors = {
             name: array[0] if len(array) == 1 else array for name, array in found.tensors.items()
         }
+
+
+class LagunaOfOllama(TinyDecoder):
+    """Laguna in the layout of Ollama's files, which state YaRN's whole magnitude."""
+
+    def change(self, found: Contents, model: Any) -> None:
+        found.rename({"attn_gate.weight": "attn_g.weight"})
+        found.set(
+            {
+                "rope.freq_base_swa": None, "rope.dimension_count_swa": None, "rope.swa.freq_base": 1e4,
+                "rope.swa.dimension_count": 12, "attention.gating_type": 1,
+                "rope.scaling.attn_factor": 1 + 0.1 * math.log(4),
+            }
+        )  # fmt: skip
 
 
 class FusedDecoder(TinyDecoder):
@@ -199,6 +229,165 @@ MODELS = {
     "hunyuan-dense": TinyDecoder("hunyuan_v1_dense", {"head_dim": 24}, seed=31),
     "seed_oss": TinyDecoder(
         "seed_oss", {"head_dim": 24, "attention_bias": True, "attention_out_bias": False}, seed=32
+    ),
+    "laguna": LAGUNA,
+    "laguna, Ollama's file": LagunaOfOllama("laguna", LAGUNA.settings, seed=84),
+    "laguna, a gate for each value, full attention, yarn": TinyDecoder(
+        "laguna",
+        {
+            **LAGUNA.settings, "gating": "per-element", "layer_types": ["full_attention"] * 4,
+            "num_attention_heads_per_layer": None, "attention_bias": True, "tie_word_embeddings": True,
+            "rope_parameters": {"full_attention": {"rope_theta": 5e5, **YARN}},
+        },
+        seed=85,
+    ),
+    "muse-glimmer": MUSE,
+    "muse-glimmer tied, yarn, biased": dataclasses.replace(
+        MUSE, seed=101,
+        settings={
+            **MUSE.settings, "head_dim": 24, "num_key_value_heads": 1, "attention_bias": True,
+            "tie_word_embeddings": True, "qk_scale_factor": 0.7, "sliding_window": 20,
+            "num_hidden_layers": 4, "layer_types": ["full_attention", "sliding_attention"] * 2,
+            "layer_rope_theta": [0, 1e4, 0, 1e4], "rope_parameters": {"rope_theta": 1e4, **YARN},
+        },
+    ),
+    "bailingmoe2": LING2,
+    "bailingmoe2 biased, one group": dataclasses.replace(
+        LING2, seed=93,
+        settings={
+            **LING2.settings, "n_group": 1, "topk_group": 1, "attention_bias": True, "head_dim": 24,
+            "n_shared_experts": 1, "first_k_dense_replace": 0, "num_experts_per_tok": 2,
+        },
+    ),
+    "hunyuan-moe": TinyDecoder(
+        "hunyuan_v1_moe",
+        {"num_experts": 8, "moe_topk": 3, "head_dim": 24, "rope_parameters": {
+            "rope_theta": 1e4, "rope_type": "dynamic", "alpha": 1000.0, "factor": 1.0}},
+        seed=94,
+    ),
+    "hunyuan-moe tied, by layer": TinyDecoder(
+        "hunyuan_v1_moe",
+        {"num_experts": 6, "moe_topk": [2, 2], "head_dim": 16, "num_key_value_heads": 1,
+         "tie_word_embeddings": True, "attention_bias": True},
+        seed=95,
+    ),
+    "dots1": TinyDecoder(
+        "dots1",
+        {
+            "pad_token_id": 0, "num_hidden_layers": 3, "num_key_value_heads": 4, "n_routed_experts": 8,
+            "num_experts_per_tok": 3, "n_shared_experts": 2, "moe_intermediate_size": 32, "n_group": 4,
+            "topk_group": 2, "first_k_dense_replace": 1, "norm_topk_prob": True, "routed_scaling_factor": 2.5,
+            "sliding_window": None,
+        },
+        seed=88,
+    ),
+    "dots1 not normalised, biased": TinyDecoder(
+        "dots1",
+        {
+            "pad_token_id": 0, "n_routed_experts": 6, "num_experts_per_tok": 2, "n_shared_experts": 1,
+            "moe_intermediate_size": 48, "attention_bias": True, "tie_word_embeddings": True,
+        },
+        seed=89,
+    ),
+    "arcee": TinyDecoder("arcee", {"pad_token_id": 0, "head_dim": 24, "mlp_bias": True}, seed=96),
+    "arcee tied, yarn": TinyDecoder(
+        "arcee",
+        {"pad_token_id": 0, "num_key_value_heads": 1, "tie_word_embeddings": True, "attention_bias": True,
+         "rope_parameters": {"rope_theta": 1e4, **YARN}},
+        seed=97,
+    ),
+    "exaone-moe": TinyDecoder(
+        "exaone_moe",
+        {
+            "pad_token_id": 0, "num_hidden_layers": 4, "head_dim": 24, "num_experts": 8,
+            "num_experts_per_tok": 3, "num_shared_experts": 2, "moe_intermediate_size": 32,
+            "sliding_window": 12, "sliding_window_pattern": 4, "n_group": 2, "topk_group": 1,
+            "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
+        },
+        seed=90,
+    ),
+    "exaone-moe not normalised, full attention first": TinyDecoder(
+        "exaone_moe",
+        {
+            "pad_token_id": 0, "num_hidden_layers": 3, "head_dim": 16, "num_experts": 6,
+            "num_experts_per_tok": 2, "moe_intermediate_size": 48, "sliding_window": 8,
+            "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+            "norm_topk_prob": False, "routed_scaling_factor": 1.0, "tie_word_embeddings": True,
+            "mlp_layer_types": ["sparse"] * 3,
+        },
+        seed=91,
+    ),
+    "mellum": TinyDecoder(
+        "mellum",
+        {
+            "pad_token_id": 0, "num_hidden_layers": 4, "head_dim": 24, "num_experts": 6,
+            "num_experts_per_tok": 3, "moe_intermediate_size": 32, "sliding_window": 12,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+            "rope_parameters": {
+                "full_attention": {"rope_theta": 5e5, **YARN},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+            },
+        },
+        seed=86,
+    ),
+    "mellum, full attention": TinyDecoder(
+        "mellum",
+        {
+            "pad_token_id": 0, "head_dim": 16, "num_experts": 8, "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32, "attention_bias": True, "tie_word_embeddings": True,
+        },
+        seed=87,
+    ),
+    "cohere2moe": TinyDecoder(
+        "cohere2_moe",
+        {
+            "num_hidden_layers": 5, "head_dim": 24, "num_experts": 8, "num_experts_per_tok": 3,
+            "num_shared_experts": 2, "expert_selection_fn": "sigmoid", "logit_scale": 0.3,
+            "sliding_window": 12, "intermediate_size": 32, "prefix_dense_intermediate_size": 96,
+            "mlp_layer_types": ["dense", "sparse", "sparse", "sparse", "sparse"],
+            "layer_types": [
+                "full_attention", "sliding_attention", "sliding_attention", "full_attention",
+                "sliding_attention",
+            ],
+        },
+        seed=102,
+    ),
+    "cohere2moe by softmax, RMS norms, untied": TinyDecoder(
+        "cohere2_moe",
+        {
+            "num_hidden_layers": 4, "head_dim": 16, "num_experts": 6, "num_experts_per_tok": 2,
+            "rms_norm_eps": 1e-5, "logit_scale": 1.5, "sliding_window": 8, "intermediate_size": 48,
+            "tie_word_embeddings": False, "attention_bias": True,
+        },
+        seed=103,
+    ),
+    "granite_swa": TinyDecoder(
+        "granite_swa",
+        {"num_hidden_layers": 5, "embedding_multiplier": 6.0, "residual_multiplier": 0.22,
+         "attention_multiplier": 0.1, "logits_scaling": 0.5, "sliding_window": 12, "mlp_bias": True,
+         "layer_rope_theta": [0, 1e4, 1e4, 1e4, 0], "rope_parameters": {"rope_theta": 1e4, **YARN}},
+        seed=104,
+    ),
+    "granite_swa with experts": TinyDecoder(
+        "granitemoe_swa",
+        {"num_hidden_layers": 3, "num_local_experts": 6, "num_experts_per_tok": 2,
+         "shared_intermediate_size": 48, "embedding_multiplier": 6.0, "residual_multiplier": 0.22,
+         "attention_multiplier": 0.1, "logits_scaling": 0.5, "sliding_window": 8,
+         "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+        seed=105,
+    ),
+    "granite_swa with routed experts only": TinyDecoder(
+        "granitemoe_swa",
+        {"num_local_experts": 8, "num_experts_per_tok": 3, "attention_multiplier": 0.1, "sliding_window": 8,
+         "tie_word_embeddings": True, "attention_bias": True},
+        seed=106,
+    ),
+    "apertus": TinyApertus("apertus", {}, seed=98),
+    "apertus tied, biased": TinyApertus(
+        "apertus",
+        {"num_key_value_heads": 1, "tie_word_embeddings": True, "attention_bias": True,
+         "rope_parameters": {"rope_theta": 1e4, "rope_type": "default"}},
+        seed=99,
     ),
     "qwen35": TinyHybrid("qwen3_5_text", SETTINGS, seed=34),
     "qwen35moe": TinyHybrid("qwen3_5_moe_text", {**SETTINGS, **EXPERTS_BESIDE}, seed=45),

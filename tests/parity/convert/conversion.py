@@ -59,7 +59,7 @@ LINEAGES = {
     "gemma": {"gemma", "gemma2", "gemma3n", "gemma4"},
     "hybrids": {"nemotron_h", "nemotron_h_moe", "granitehybrid"},
     "latent": {"deepseek2", "glm4moelite", "mistral4"},
-    "llama": {"llama", "mixtral", "granite", "smollm3", "seed_oss", "exaone4", "phi3"},
+    "llama": {"llama", "mixtral", "granite", "smollm3", "seed_oss", "exaone4", "phi3", "arcee", "apertus"},
     "llama4": {"llama4"},
     "mamba": {"mamba", "mamba2", "granitemoe", "falcon-h1"},
     "qwen": {"qwen2", "qwen2moe", "qwen3", "qwen3moe", "mimo2"},

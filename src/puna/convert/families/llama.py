@@ -139,7 +139,38 @@ EXAONE4: Final = Family(
     defaults={"rope_theta": 10000.0, "sliding_window": 4096},
     assumed={"layer_types": _exaone_kinds, "sliding_window_pattern": _exaone_pattern},
 )  # fmt: skip
-_LLAMAS: Final = (LLAMA, LLAMA_BODY, MISTRAL, MIXTRAL, GRANITE, SMOLLM3, SEED_OSS, EXAONE4)
+ARCEE: Final = Family(
+    hf=("ArceeForCausalLM",), architecture="arcee", keys=KEYS, extra=llama3_factors, pre="llama-bpe",
+    ropes=ROPES, assumed={"hidden_act": "relu2"}, defaults={"rope_theta": 10000.0, **NO_BIASES},
+)  # fmt: skip
+
+
+def _of_layers(parameter: str) -> Key:
+    return lambda config: config.of_layers(parameter)
+
+
+#: Parameters of an activation, which checkpoints have as tensors and files as metadata.
+_XIELU: Final = ("alpha_p", "alpha_n", "beta", "eps")
+APERTUS: Final = Family(
+    hf=("ApertusForCausalLM",), architecture="apertus",
+    keys={
+        **KEYS,
+        **{f"xielu.{name}": _of_layers(f"mlp.act_fn.{name}") for name in _XIELU},
+    },
+    names={
+        "model.layers.{}.attention_layernorm": "blk.{}.attn_norm",
+        "model.layers.{}.feedforward_layernorm": "blk.{}.ffn_norm",
+        **{f"model.layers.{{}}.mlp.act_fn.{name}": None for name in _XIELU},
+    },
+    extra=llama3_factors, pre="tekken", ropes=ROPES, assumed={"hidden_act": "xielu"},
+    defaults={
+        "rope_theta": 12e6, "attention_bias": False, "rope_parameters": {
+            "rope_type": "llama3", "rope_theta": 12e6, "factor": 8.0,
+            "original_max_position_embeddings": 8192, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        },
+    },
+)  # fmt: skip
+_LLAMAS: Final = (LLAMA, LLAMA_BODY, MISTRAL, MIXTRAL, GRANITE, SMOLLM3, SEED_OSS, EXAONE4, ARCEE, APERTUS)
 
 
 def _rotated_dims(config: Config) -> int:

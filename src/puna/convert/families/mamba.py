@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -11,8 +12,9 @@ import numpy as np
 from puna.convert.checkpoint import Values
 from puna.convert.config import Config
 from puna.convert.families.llama import KEYS as LLAMA_KEYS
-from puna.convert.families.llama import SCALE_DEFAULTS, SCALES
+from puna.convert.families.llama import ROPES, SCALE_DEFAULTS, SCALES
 from puna.convert.family import Assumption, Change, Family, Key, Place, Split
+from puna.convert.keys import llama3_factors
 
 
 def decay(values: Values, config: Config) -> Values:
@@ -141,6 +143,55 @@ GRANITE_MOE: Final = Family(
     pre="refact", defaults=SCALE_DEFAULTS,
 )  # fmt: skip
 
+#: Readers of Granite with windows want gate and up of its experts in one tensor each.
+_JOINED: Final[dict[str, Place]] = {
+    **SHARED_BESIDE,
+    "model.layers.{}.shared_mlp.input_linear": "blk.{}.ffn_up_shexp",
+    "model.layers.{}.block_sparse_moe.input_linear": "blk.{}.ffn_gate_up_exps",
+    "model.layers.{}.block_sparse_moe.experts.gate_up_proj": "blk.{}.ffn_gate_up_exps.weight",
+    "model.layers.{}.block_sparse_moe.experts.down_proj": "blk.{}.ffn_down_exps.weight",
+    "model.layers.{}.block_sparse_moe.router": "blk.{}.ffn_gate_inp",
+}
+
+
+def _granite_windows(config: Config) -> list[bool]:
+    windows = config.windows()
+    return [layer % 4 > 0 for layer in range(config.layers)] if windows is None else windows
+
+
+def _granite_bases(config: Config) -> list[float]:
+    """Return each layer's base of rotation as readers assume it: the model's, or 0, which means none."""
+    given = config.get("layer_rope_theta")
+    base = float(config.rope.get("rope_theta", 10000.0))
+    return [base * bool(each) for each in given or ()]
+
+
+def _rotated_layers(config: Config) -> list[bool] | None:
+    bases = _granite_bases(config)
+    return None if all(bases) else [base > 0 for base in bases]
+
+
+GRANITE_SWA: Final = Family(
+    hf=("GraniteSWAForCausalLM",), architecture="granite_swa",
+    keys={
+        **LLAMA_KEYS, **SCALES, "attention.sliding_window": "sliding_window",
+        "attention.sliding_window_pattern": _granite_windows, "attention.rope_pattern": _rotated_layers,
+    },
+    extra=llama3_factors, pre="refact", ropes=ROPES, tied=True,
+    assumed={"layer_rope_theta": _granite_bases},
+    defaults={**SCALE_DEFAULTS, "rms_norm_eps": 1e-5, "sliding_window": 128, "rope_theta": 10000.0,
+    "num_key_value_heads": 4},
+)  # fmt: skip
+GRANITE_MOE_SWA: Final = replace(
+    GRANITE_SWA, hf=("GraniteMoeSWAForCausalLM",), names=_JOINED, tied=False,
+    keys={
+        **GRANITE_SWA.keys, "expert_feed_forward_length": "intermediate_size",
+        "expert_shared_feed_forward_length": lambda config: config.get("shared_intermediate_size") or None,
+    },
+    defaults={**SCALE_DEFAULTS, "sliding_window": 128, "rope_theta": 10000.0, "num_local_experts": 8,
+    "num_experts_per_tok": 2},
+)  # fmt: skip
+
 #: Multipliers of Falcon H1, which are folded into the weights of its GGUF files.
 _FALCON_FACTORS: Final[Mapping[str, Any]] = {
     "ffn_down.weight": lambda config: config["mlp_multipliers"][1],
@@ -201,4 +252,4 @@ FALCON_H1: Final = Family(
 )  # fmt: skip
 
 
-FAMILIES: Final = (MAMBA, MAMBA2, GRANITE_MOE, FALCON_H1)
+FAMILIES: Final = (MAMBA, MAMBA2, GRANITE_MOE, GRANITE_SWA, GRANITE_MOE_SWA, FALCON_H1)

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+import numpy as np
+
 from puna.convert.checkpoint import Values
 from puna.convert.config import Config
 from puna.convert.families.gemma import OLD_ROTATION, every_second_windowed
@@ -14,7 +16,7 @@ from puna.convert.families.gpt import TANH_GELUS
 from puna.convert.families.latent import MISTRAL_ROTATION, SAME_SCALES
 from puna.convert.family import PLAIN, Assumption, Change, Family, Key, Place, Split
 from puna.convert.plan import POST_NORMS
-from puna.errors import ConversionError
+from puna.errors import ConversionError, shown
 
 _WINDOW: Final[dict[str, Key]] = {"attention.sliding_window": "sliding_window"}
 _WINDOWS: Final[dict[str, Key]] = {
@@ -119,6 +121,42 @@ _HUNYUAN: Final[dict[str, Key]] = {
 }  # fmt: skip
 
 
+def _of_all_layers(*names: str) -> Callable[[Config], int]:
+    """Return a key with a number that config.json gives once, or for each layer alike."""
+
+    def number(config: Config) -> int:
+        given = config.get(*names)
+        values = given if isinstance(given, list) else [given]
+        if len({*values}) != 1 or type(values[0]) is not int or values[0] < 1:
+            raise ConversionError(
+                f"config.json: '{names[0]}' is {shown(given)}, but a file of architecture hunyuan-moe can "
+                "only have one number for all layers"
+            )
+        return values[0]
+
+    return number
+
+
+def _alike(value: Callable[[Config], int]) -> Assumption:
+    return lambda config: (value(config), [value(config)] * config.layers)
+
+
+_HUNYUAN_EXPERTS: Final[dict[str, Key]] = {
+    "expert_count": _of_all_layers("num_experts"),
+    "expert_used_count": _of_all_layers("moe_topk", "num_experts_per_tok"),
+    "expert_feed_forward_length": "intermediate_size", "expert_shared_count": lambda config: 1,
+    "expert_shared_feed_forward_length": "intermediate_size",
+    "expert_group_count": lambda config: None, "expert_group_used_count": lambda config: None,
+}  # fmt: skip
+_HUNYUAN_MOE_NAMES: Final[dict[str, Place]] = {
+    "model.layers.{}.mlp.gate.wg": "blk.{}.ffn_gate_inp",
+    **{
+        f"model.layers.{{}}.mlp.shared_mlp.{part}_proj": f"blk.{{}}.ffn_{part}_shexp"
+        for part in ("gate", "up", "down")
+    },
+}
+
+
 #: Readers derive YaRN's magnitude from its factor, and use the same base in all layers.
 _OLMO: Final[dict[str, Assumption]] = {
     "rope_parameters.attention_factor": lambda config: 1 + 0.1 * math.log(config.rope["factor"]),
@@ -135,12 +173,12 @@ def _three_of_four(config: Config) -> list[str]:
     return ["sliding_attention" if (layer + 1) % 4 else "full_attention" for layer in range(config.layers)]
 
 
-_COHERE: Final[dict[str, Assumption]] = {
+COHERE: Final[dict[str, Assumption]] = {
     "use_qk_norm": False, "use_parallel_block": True, "use_gated_activation": True,
     "use_embedding_sharing": True, "use_parallel_embedding": (True, False),
 }  # fmt: skip
 _COHERE2: Final[dict[str, Assumption]] = {
-    **_COHERE, "layer_types": _three_of_four, "sliding_window_pattern": 4, "layer_switch": 4,
+    **COHERE, "layer_types": _three_of_four, "sliding_window_pattern": 4, "layer_switch": 4,
     "order_of_interleaved_layers": "local_attn_first", "position_embedding_type": "rope_gptj",
     "rotary_pct": 1.0,
 }  # fmt: skip
@@ -166,6 +204,12 @@ _GPT_OSS: Final[dict[str, Assumption]] = {
 _HUNYUAN_ASSUMED: Final[dict[str, Assumption]] = {
     "num_experts": 1, "use_cla": False, "use_mla": False, "use_rotary_pos_emb": True, "norm_type": "rms",
     "position_embedding_xdrope": False, "attention_head_dim": lambda config: config.head_size,
+}  # fmt: skip
+_HUNYUAN_MOE_ASSUMED: Final[dict[str, Assumption]] = {
+    **{name: value for name, value in _HUNYUAN_ASSUMED.items() if name != "num_experts"},
+    "moe_intermediate_size": _alike(lambda config: config.count("intermediate_size")),
+    "num_shared_expert": _alike(lambda config: 1), "use_mixed_mlp_moe": True, "norm_topk_prob": True,
+    "routed_scaling_factor": 1.0, "group_limited_greedy": False, "moe_layer_num_skipped": 0,
 }  # fmt: skip
 #: Settings of experts and latents, which the dense model lacks, and of its rotation other than `alpha`.
 _HUNYUAN_HARMLESS: Final = (
@@ -227,6 +271,62 @@ def _rotating(share: float) -> dict[str, Key]:
     }
 
 
+def _glimmer_default(config: Config) -> list[bool]:
+    """Return, for each layer of a Muse Glimmer, whether it has a window by default."""
+    return [(config.layers - 1 - layer) % 4 > 0 for layer in range(config.layers)]
+
+
+def _glimmer_windows(config: Config) -> list[bool]:
+    windows = config.windows()
+    return _glimmer_default(config) if windows is None else windows
+
+
+def _glimmer_bases(config: Config) -> list[float]:
+    """Return each layer's base of rotation as readers assume it: 0, which means none, without a window."""
+    given, windows = config.peek("layer_rope_theta"), _glimmer_windows(config)
+    if isinstance(given, list) and [bool(base) for base in given] == windows:
+        return given  # transformers reads no more of it
+    return [float(config.rope.get("rope_theta", 10000.0)) * windowed for windowed in windows]
+
+
+def _glimmer_kinds(config: Config) -> list[str]:
+    """Return the required layer types; by default, rotation does not follow them."""
+    windows = _glimmer_windows(config)
+    if config.peek("layer_rope_theta") is None:
+        windows = _glimmer_default(config)
+    return ["sliding_attention" if windowed else "full_attention" for windowed in windows]
+
+
+def _glimmer_norms(config: Config) -> dict[str, Values]:
+    """Return the norms of queries and keys, which have no weights in the checkpoint, only a factor."""
+    factor = float(config["qk_scale_factor"])
+    return {
+        f"blk.{layer}.attn_{part}_norm.weight": np.full(config.head_size, value, np.float32)
+        for layer in range(config.layers)
+        for part, value in (("q", factor), ("k", 1.0))
+    }
+
+
+_GLIMMER: Final = Family(
+    hf=("MuseGlimmerForConditionalGeneration",), architecture="muse-glimmer",
+    keys={
+        **_WINDOW, "attention.sliding_window_pattern": _glimmer_windows, "logit_scale": "output_multiplier",
+        "final_logit_softcapping": "final_logit_softcapping",
+    },
+    names={**POST_NORMS, "model.layers.{}.self_attn.gate_proj": "blk.{}.attn_gate"},
+    extra=_glimmer_norms, norm_offset=1.0, plain_norms=("output_norm.weight",), pre="llama4",
+    assumed={
+        "post_norm_eps": 1e-8, "layer_types": _glimmer_kinds, "layer_rope_theta": _glimmer_bases,
+        "attn_logit_softcapping": (),
+    },
+    harmless=("out_hidden_size", "projector_*"),
+    defaults={
+        "qk_scale_factor": 3.87, "output_multiplier": 0.19611613513818404, "final_logit_softcapping": 20.0,
+        "sliding_window": 2048, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "attention_bias": False,
+        "head_dim": 128, "num_key_value_heads": 2,
+    },
+)  # fmt: skip
+
 FAMILIES: Final = (
     Family(
         hf=("CohereForCausalLM",), architecture="command-r",
@@ -234,7 +334,7 @@ FAMILIES: Final = (
             "context_length": ("model_max_length", "max_position_embeddings"), "logit_scale": "logit_scale",
             "rope.scaling.type": lambda config: "none",
         },
-        pre="command-r", tied=True, ropes=PLAIN, assumed=_COHERE, defaults={"logit_scale": 0.0625,
+        pre="command-r", tied=True, ropes=PLAIN, assumed=COHERE, defaults={"logit_scale": 0.0625,
         "rope_theta": 500000.0},
     ),
     Family(
@@ -362,6 +462,11 @@ FAMILIES: Final = (
     Family(
         hf=("HunYuanDenseV1ForCausalLM",), architecture="hunyuan-dense", keys=_HUNYUAN, pre="hunyuan-dense",
         assumed=_HUNYUAN_ASSUMED, harmless=_HUNYUAN_HARMLESS,
+    ),
+    _GLIMMER,
+    Family(
+        hf=("HunYuanMoEV1ForCausalLM",), architecture="hunyuan-moe", keys={**_HUNYUAN, **_HUNYUAN_EXPERTS},
+        names=_HUNYUAN_MOE_NAMES, pre="hunyuan", assumed=_HUNYUAN_MOE_ASSUMED, harmless=_HUNYUAN_HARMLESS,
     ),
     _MINISTRAL3,
     replace(

@@ -30,13 +30,17 @@ class Exaone4(Decoder):
 
     @classmethod
     def read_options(cls, file: GGUFFile) -> TextOptions:
-        options = TextOptions.read(file, TextDefaults(neox=True, rope_base=1e6))
-        remembers = read_windows(file, options.block_count, period=4)
-        hybrid = any(isinstance(each, Window) for each in remembers)
+        return rotated_within_windows(file, TextOptions.read(file, TextDefaults(neox=True, rope_base=1e6)))
 
-        def own(index: int, layer: LayerOptions) -> LayerOptions:
-            rotates = isinstance(remembers[index], Window) or not hybrid
-            rope = layer.rope if rotates else None
-            return dataclasses.replace(layer, rope=rope, remembers=remembers[index])
 
-        return options.each(own)
+def rotated_within_windows(file: GGUFFile, options: TextOptions) -> TextOptions:
+    """Return `options` with the file's windows; only layers with one rotate, or all if none has one."""
+    remembers = read_windows(file, options.block_count, period=4)
+    hybrid = any(isinstance(each, Window) for each in remembers)
+
+    def own(index: int, layer: LayerOptions) -> LayerOptions:
+        rotates = isinstance(remembers[index], Window) or not hybrid
+        rope = layer.rope if rotates else None
+        return dataclasses.replace(layer, rope=rope, remembers=remembers[index])
+
+    return options.each(own)

@@ -1,6 +1,7 @@
-"""Dense Hunyuan models of Tencent: queries and keys are normalised after rotation.
+"""Hunyuan models of Tencent: queries and keys are normalised after rotation.
 
-Tencent Hunyuan Team, "Hunyuan-7B" and smaller, 2025.
+Tencent Hunyuan Team, "Hunyuan-7B" and smaller, 2025; "Hunyuan-A13B Technical Report", 2025, with experts of
+which one is shared.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 from puna.model.decoder import Decoder
 from puna.model.options import TextDefaults, TextOptions
 from puna.nn.attention import SelfAttention
+from puna.nn.experts import SharedAndRouted
 from puna.nn.layers import RMSNorm
 from puna.nn.module import blocks, part, weight
 from puna.nn.transformer_layer import PreNormLayer
@@ -39,3 +41,11 @@ class HunyuanDense(Decoder):
     @classmethod
     def read_options(cls, file: GGUFFile) -> TextOptions:
         return TextOptions.read(file, TextDefaults(neox=True))
+
+
+class LayerOfExperts(Layer):
+    feed_forward: SharedAndRouted = part()  # type: ignore[assignment]
+
+
+class HunyuanMoe(HunyuanDense):
+    layers: Sequence[LayerOfExperts] = blocks("blk")
