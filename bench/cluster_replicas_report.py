@@ -123,7 +123,7 @@ def table(run: Run) -> str:
     ]
     text += [
         "",
-        f"| {run.clients} conversations at once, {run.routed} replicas | turns | first token | p99 | cached |",
+        f"| {run.clients} at once, {run.routed} replicas | turns | first token | p99 | cached |",
         "|---|---:|---:|---:|---:|",
     ]
     text += [

@@ -19,6 +19,8 @@ FENCED = re.compile(r"^ *```.*?^ *```$", re.M | re.S)
 LINK = re.compile(r"\]\((?!\w+:)([^)#\s]*)(?:#([^)\s]*))?\)")
 HEADING = re.compile(r"^#+ (.*)$", re.M)
 CODE = re.compile(r"`([^`\n]+)`")
+#: Tables that commands write, and tests compare with what they were written from.
+GENERATED = re.compile(r"<!-- (table|converted): .*?<!-- end of \1 -->", re.S)
 #: A path of the repository has one of these endings, or is in one of these folders.
 ENDINGS = (".py", ".cpp", ".h", ".mjs")
 FOLDERS = {
@@ -100,7 +102,8 @@ def test_pages_have_links_and_paths() -> None:
 
 def test_pages_are_short_enough_to_be_kept_true() -> None:
     pages = [page for page in PAGES if not page.is_relative_to(ROOT / "demo")]
-    assert sum(len(page.read_text().split()) for page in pages) <= 36_000
+    written = (GENERATED.sub("", page.read_text()) for page in pages)
+    assert sum(len(text.split()) for text in written) <= 28_700
 
 
 def test_readme_is_short() -> None:
