@@ -103,6 +103,12 @@ class Faults:
 
     def settle(self) -> None:
         """Wait until all nodes are there again; those that have ended are replaced, and leave nothing."""
+        # A node that was cut off is known for a while, and ends when it learns that it counts as lost.
+        while not self._replaced():
+            pass
+
+    def _replaced(self) -> bool:
+        """Replace the nodes that have ended; return whether all are there, and False if another ends."""
         for worker in [*self._cluster.workers]:
             wait_until(lambda worker=worker: self._decided(worker), "a node that works, or that has ended")
             if worker.process.poll() is not None:
@@ -113,10 +119,16 @@ class Faults:
         while len(self._cluster.workers) < WORKERS:
             self.join()
         names = {worker.node for worker in self._cluster.workers}
-        wait_until(
-            lambda: len(self._cluster.nodes()) == WORKERS + 1 and names <= set(self._cluster.nodes()),
-            f"the nodes {names} and the head",
-        )
+
+        def all_there() -> bool:
+            found = set(self._cluster.nodes())
+            return len(found) == WORKERS + 1 and names <= found
+
+        def one_ended() -> bool:
+            return any(worker.process.poll() is not None for worker in self._cluster.workers)
+
+        wait_until(lambda: one_ended() or all_there(), f"the nodes {names} and the head")
+        return not one_ended()
 
     def _decided(self, worker: Worker) -> bool:
         return worker.process.poll() is not None or worker.node in self._cluster.nodes()
