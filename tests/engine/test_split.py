@@ -51,9 +51,10 @@ def story(loaded: LoadedModel) -> list[Any]:
     run.finish()
     run.submit(7, [1, *range(3, 60)], num_predict=20)  # until the context is full, and beyond
     run.finish()
-    # Caches that forget can be resumed where passes ended, which depends on how long these took.
+    # How much is reused depends on what was evicted, and that on how long passes took. Caches that forget can
+    # be resumed only where passes ended.
     comparable = loaded.model.sample_cache(F16_TYPES).resumes_anywhere
-    found: list[Any] = [(run.tokens(n), run.done(n).cached if comparable else 0) for n in range(6)]
+    found: list[Any] = [(run.tokens(n), comparable and run.done(n).cached > 0) for n in range(6)]
     found += [event.vector for event in run.embedded(6)]
     found += [run.tokens(7)]
     found += [run.engine.clock.totals.accepted > 0]
