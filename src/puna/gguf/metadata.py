@@ -154,6 +154,15 @@ def table_rows(file: GGUFFile, tensor: str) -> int:
     return found.shape[0] if found else 0
 
 
+def check_positions(file: GGUFFile, positions: int) -> None:
+    """Raise `ModelError` if the context is longer than the table of `positions` learned vectors."""
+    context = required(file, "context_length", max(positions, 1))
+    if context > positions:
+        raise invalid(
+            file, "context_length", f"is {context}, but there are only {positions} position vectors"
+        )
+
+
 def block_count(file: GGUFFile, prefix: str = "blk", *, key: str = "block_count", default: int = 0) -> int:
     """Return the number of layers, whose tensors are named `prefix`. Raises `ModelError`."""
     count = required(file, key, default)

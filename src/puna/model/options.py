@@ -433,6 +433,22 @@ def with_gelu(file: GGUFFile, options: Options, *, exact: bool) -> Options:
     return options.each(own)
 
 
+def rotated_within_windows(file: GGUFFile, options: Options, *, or_everywhere: bool = False) -> Options:
+    """Return `options` with the windows that `read_windows` finds; layers without one do not rotate.
+
+    If no layer has a window, all of them rotate if `or_everywhere`.
+    """
+    remembers = read_windows(file, options.block_count, period=4)
+    everywhere = or_everywhere and not any(isinstance(each, Window) for each in remembers)
+
+    def own(index: int, layer: LayerOptions) -> LayerOptions:
+        rotates = everywhere or isinstance(remembers[index], Window)
+        rope = layer.rope if rotates else None
+        return dataclasses.replace(layer, rope=rope, remembers=remembers[index])
+
+    return options.each(own)
+
+
 def read_windows(
     file: GGUFFile, layers: int, *, period: int, full_first: bool = False
 ) -> tuple[Window | Everything, ...]:

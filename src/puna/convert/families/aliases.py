@@ -6,19 +6,14 @@ from dataclasses import replace
 from typing import Any, Final
 
 from puna.convert.config import Config
-from puna.convert.families.gpt import TANH_GELUS, by_group
+from puna.convert.families.gpt import TANH_GELUS, by_group, of_layer
 from puna.convert.families.llama import KEYS, NO_BIASES, ROPES
 from puna.convert.family import PERMUTED, Family, Key, Place, Split
 from puna.convert.keys import llama3_factors
 
-
-def _of_layer(prefix: str, names: dict[str, str]) -> dict[str, Place]:
-    return {f"{prefix}.{{}}.{theirs}": f"blk.{{}}.{ours}" for theirs, ours in names.items()}
-
-
 _INTERNLM2: Final[dict[str, Place]] = {
     "model.tok_embeddings": "token_embd", "output": "output",
-    **_of_layer("model.layers", {
+    **of_layer("model.layers", {
         "attention_norm": "attn_norm", "attention.wo": "attn_output", "ffn_norm": "ffn_norm",
         "feed_forward.w1": "ffn_gate", "feed_forward.w3": "ffn_up", "feed_forward.w2": "ffn_down",
     }),
@@ -30,7 +25,7 @@ _INTERNLM2: Final[dict[str, Place]] = {
 _EXAONE: Final[dict[str, Place]] = {
     "transformer.wte": "token_embd", "transformer.ln_f": "output_norm",
     "transformer.rotary.inv_freq": None,
-    **_of_layer("transformer.h", {
+    **of_layer("transformer.h", {
         "ln_1": "attn_norm", "attn.attention.q_proj": "attn_q", "attn.attention.k_proj": "attn_k",
         "attn.attention.v_proj": "attn_v", "attn.attention.out_proj": "attn_output", "ln_2": "ffn_norm",
         "mlp.c_fc_0": "ffn_gate", "mlp.c_fc_1": "ffn_up", "mlp.c_proj": "ffn_down",
@@ -39,7 +34,7 @@ _EXAONE: Final[dict[str, Place]] = {
 }  # fmt: skip
 _CODESHELL: Final[dict[str, Place]] = {
     "transformer.wte": "token_embd", "transformer.ln_f": "output_norm",
-    **_of_layer("transformer.h", {
+    **of_layer("transformer.h", {
         "ln_1": "attn_norm", "attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output", "ln_2": "ffn_norm",
         "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down",
     }),

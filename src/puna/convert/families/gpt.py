@@ -66,7 +66,7 @@ def _heads(config: Config) -> int:
     return config.heads
 
 
-def _named(prefix: str, names: dict[str, str]) -> dict[str, Place]:
+def of_layer(prefix: str, names: dict[str, str]) -> dict[str, Place]:
     """Return the places of a layer's modules, whose names begin with `prefix`."""
     return {f"{prefix}.{{}}.{theirs}": f"blk.{{}}.{ours}" for theirs, ours in names.items()}
 
@@ -89,7 +89,7 @@ _EPSILON: Final[dict[str, Any]] = {"layer_norm_epsilon": 1e-5}
 _GPT2_NAMES: Final[dict[str, Place]] = {
     "transformer.wte": "token_embd", "transformer.wpe": "position_embd", "transformer.ln_f": "output_norm",
     "transformer.lm_head": "output",
-    **_named("transformer.h", {
+    **of_layer("transformer.h", {
         "ln_1": "attn_norm", "attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output", "ln_2": "ffn_norm",
         "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down",
     }),
@@ -104,7 +104,7 @@ _HARMLESS: Final = (
 _BLOOM_NAMES: Final[dict[str, Place]] = {
     "transformer.word_embeddings": "token_embd", "transformer.ln_f": "output_norm",
     "transformer.lm_head": "output",
-    **_named("transformer.h", {
+    **of_layer("transformer.h", {
         "input_layernorm": "attn_norm", "self_attention.query_key_value": "attn_qkv",
         "self_attention.dense": "attn_output", "mlp.dense_h_to_4h": "ffn_up",
         "mlp.dense_4h_to_h": "ffn_down",
@@ -199,7 +199,7 @@ FAMILIES: Final = (
         _GPT2, hf=("GPTBigCodeForCausalLM",), architecture="starcoder", pre="starcoder",
         keys={**_GPT2.keys, "attention.head_count_kv": _starcoder_groups}, changes=by_kind(_starcoder_groups),
         assumed={"scale_attn_weights": True},
-        defaults={**_GPT2.defaults, "activation_function": "gelu_pytorch_tanh"},
+        defaults={**_GPT2.defaults, "activation_function": TANH_GELU},
         harmless=(*_HARMLESS, "num_key_value_heads", "inference_runner", "validate_runner_input",
         "pre_allocate_kv_cache", "max_batch_size", "pad_key_length"),
     ),
@@ -213,7 +213,7 @@ FAMILIES: Final = (
         names={
             "gpt_neox.embed_in": "token_embd", "gpt_neox.final_layer_norm": "output_norm",
             "embed_out": "output",
-            **_named("gpt_neox.layers", {
+            **of_layer("gpt_neox.layers", {
                 "input_layernorm": "attn_norm", "attention.query_key_value": "attn_qkv",
                 "attention.dense": "attn_output", "post_attention_layernorm": "ffn_norm",
                 "mlp.dense_h_to_4h": "ffn_up", "mlp.dense_4h_to_h": "ffn_down",
@@ -265,7 +265,7 @@ FAMILIES: Final = (
         },
         names={
             "transformer.wte": "token_embd", "transformer.norm_f": "output_norm",
-            **_named("transformer.blocks", {
+            **of_layer("transformer.blocks", {
                 "norm_1": "attn_norm", "attn.Wqkv": "attn_qkv", "attn.out_proj": "attn_output",
                 "norm_2": "ffn_norm", "ffn.up_proj": "ffn_up", "ffn.down_proj": "ffn_down",
             }),
@@ -287,7 +287,7 @@ FAMILIES: Final = (
         },
         names={
             "transformer.wte": "token_embd", "transformer.norm_f": "output_norm",
-            **_named("transformer.blocks", {
+            **of_layer("transformer.blocks", {
                 "norm_attn_norm.norm_1": "attn_norm", "norm_attn_norm.attn.Wqkv": "attn_qkv",
                 "norm_attn_norm.attn.out_proj": "attn_output", "norm_attn_norm.norm_2": "attn_output_norm",
                 "ffn.router.layer": "ffn_gate_inp", "ffn.experts.mlp.w1": "ffn_gate_exps.weight",

@@ -48,6 +48,11 @@ _EXPERTS: Final[dict[str, Key]] = {
 }  # fmt: skip
 
 
+def _shared_size(config: Config) -> int:
+    """Return the size of all shared experts together, which are one network in files."""
+    return config.count("moe_intermediate_size") * config.count("num_shared_experts")
+
+
 def _if_overridden(name: str) -> Assumption:
     """Return the required value of a setting of `rope_scaling`: any beside `rope_parameters`, else none."""
     return lambda config: config.peek(name) if config.peek("rope_parameters") else ()
@@ -116,9 +121,7 @@ LING2: Final = Family(
     hf=("BailingMoeV2ForCausalLM",), architecture="bailingmoe2",
     keys={
         **_EXPERTS, **_SIGMOID, "expert_shared_count": "num_shared_experts",
-        "expert_shared_feed_forward_length": lambda config: (
-            config.count("moe_intermediate_size") * config.count("num_shared_experts")
-        ),
+        "expert_shared_feed_forward_length": _shared_size,
         "expert_weights_norm": lambda config: config.count("num_experts_per_tok") > 1,
         "rope.dimension_count": lambda config: int(
             config.head_size * config.rope["partial_rotary_factor"]
@@ -128,9 +131,7 @@ LING2: Final = Family(
     assumed={
         "norm_topk_prob": True, "score_function": "sigmoid", "use_qk_norm": True, "use_rmsnorm": True,
         "norm_head": False, "norm_softmax": False,
-        "moe_shared_expert_intermediate_size": lambda config: (
-            config.count("moe_intermediate_size") * config.count("num_shared_experts")
-        ),
+        "moe_shared_expert_intermediate_size": _shared_size,
     },
     harmless=("max_window_layers", "moe_router_enable_expert_bias"),
     defaults={"rope_theta": 10000.0},
@@ -162,9 +163,7 @@ EXAONE_MOE: Final = replace(
     EXAONE4, hf=("ExaoneMoeForCausalLM", "ExaoneMoEForCausalLM"), architecture="exaone-moe",
     keys={
         **EXAONE4.keys, **_EXPERTS, **_SIGMOID, "expert_shared_count": "num_shared_experts",
-        "expert_shared_feed_forward_length": lambda config: (
-            config.count("moe_intermediate_size") * config.count("num_shared_experts")
-        ),
+        "expert_shared_feed_forward_length": _shared_size,
     },
     names={"model.layers.{}.mlp.e_score_correction_bias": "blk.{}.exp_probs_b.bias"},
     dropped=("mtp.",), pre="exaone-moe",

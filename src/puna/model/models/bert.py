@@ -16,7 +16,7 @@ import numpy as np
 
 from puna.batch import BatchArrays, Input
 from puna.errors import UnsupportedModelError
-from puna.gguf.metadata import invalid, required, table_rows
+from puna.gguf.metadata import check_positions, table_rows
 from puna.model.encoder import Encoder, EncoderOptions
 from puna.model.options import fusable
 from puna.nn.attention import SelfAttention, fused_or_separate
@@ -102,9 +102,6 @@ class Bert(Encoder):
                 "converter leaves it out; convert the published model with `puna convert`"
             )
         positions = table_rows(file, "position_embd.weight")
-        context = required(file, "context_length", max(positions, 1))
-        if positions and context > positions:
-            raise invalid(
-                file, "context_length", f"is {context}, but there are only {positions} position vectors"
-            )
+        if positions:
+            check_positions(file, positions)
         return dataclasses.replace(options, positions=positions)

@@ -6,14 +6,12 @@ rotate.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from puna.errors import UnsupportedModelError
 from puna.model.decoder import Decoder
-from puna.model.layer_cache import Window
-from puna.model.options import LayerOptions, TextOptions, read_windows
+from puna.model.options import TextOptions, rotated_within_windows
 from puna.nn.feed_forward import FeedForward
 from puna.nn.layers import LayerNorm
 from puna.nn.module import blocks, part, weight
@@ -44,11 +42,4 @@ class Cohere(Decoder):
 class Cohere2(Cohere):
     @classmethod
     def read_options(cls, file: GGUFFile) -> TextOptions:
-        options = super().read_options(file)
-        remembers = read_windows(file, options.block_count, period=4)
-
-        def own(index: int, layer: LayerOptions) -> LayerOptions:
-            rope = layer.rope if isinstance(remembers[index], Window) else None
-            return dataclasses.replace(layer, rope=rope, remembers=remembers[index])
-
-        return options.each(own)
+        return rotated_within_windows(file, super().read_options(file))

@@ -6,13 +6,11 @@ do not rotate.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from puna.model.decoder import Decoder
-from puna.model.layer_cache import Window
-from puna.model.options import LayerOptions, TextDefaults, TextOptions, read_windows
+from puna.model.options import TextDefaults, TextOptions, rotated_within_windows
 from puna.nn.attention import NormedSelfAttention
 from puna.nn.module import blocks, part
 from puna.nn.transformer_layer import PostNormLayer
@@ -30,17 +28,5 @@ class Exaone4(Decoder):
 
     @classmethod
     def read_options(cls, file: GGUFFile) -> TextOptions:
-        return rotated_within_windows(file, TextOptions.read(file, TextDefaults(neox=True, rope_base=1e6)))
-
-
-def rotated_within_windows(file: GGUFFile, options: TextOptions) -> TextOptions:
-    """Return `options` with the file's windows; only layers with one rotate, or all if none has one."""
-    remembers = read_windows(file, options.block_count, period=4)
-    hybrid = any(isinstance(each, Window) for each in remembers)
-
-    def own(index: int, layer: LayerOptions) -> LayerOptions:
-        rotates = isinstance(remembers[index], Window) or not hybrid
-        rope = layer.rope if rotates else None
-        return dataclasses.replace(layer, rope=rope, remembers=remembers[index])
-
-    return options.each(own)
+        options = TextOptions.read(file, TextDefaults(neox=True, rope_base=1e6))
+        return rotated_within_windows(file, options, or_everywhere=True)

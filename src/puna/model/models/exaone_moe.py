@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from puna.model.decoder import Decoder
 from puna.model.models.dots1 import Layer
-from puna.model.models.exaone4 import rotated_within_windows
-from puna.model.options import TextDefaults, TextOptions
+from puna.model.options import TextDefaults, TextOptions, rotated_within_windows
 from puna.nn.module import blocks
 from puna.ops import Routing
 
@@ -26,4 +25,4 @@ class ExaoneMoe(Decoder):
     def read_options(cls, file: GGUFFile) -> TextOptions:
         routing = Routing(0, sigmoid=True)
         options = TextOptions.read(file, TextDefaults(neox=True, rope_base=1e6, routing=routing))
-        return rotated_within_windows(file, options)
+        return rotated_within_windows(file, options, or_everywhere=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from puna.batch import BatchArrays
-from puna.gguf.metadata import invalid, required, table_rows
+from puna.gguf.metadata import check_positions, table_rows
 from puna.kvcache.cache import Shift
 from puna.model.decoder import Decoder
 from puna.model.options import TextDefaults, TextOptions, with_gelu
@@ -56,11 +56,7 @@ class Gpt2(Decoder):
     def read_options(cls, file: GGUFFile) -> Gpt2Options:
         options = TextOptions.read(file, TextDefaults(rotates=False))
         positions = table_rows(file, "position_embd.weight")
-        context = required(file, "context_length", max(positions, 1))
-        if context > positions:
-            raise invalid(
-                file, "context_length", f"is {context}, but there are only {positions} position vectors"
-            )
+        check_positions(file, positions)
         options = with_gelu(file, options, exact=cls.exact_gelu)
         return Gpt2Options(**vars(options), positions=positions)
 
