@@ -100,10 +100,11 @@ def test_without_a_shift_function_only_the_tail_can_be_removed() -> None:
 def test_removing_all_frees_the_cells_and_keeps_the_storage() -> None:
     probe = Probe()
     probe.store([0] * 4, [0, 1, 2, 3], [1, 2, 3, 4])
-    provided, place = probe.cache.provided_bytes, probe.cache.layer(0).keys.stored.ctypes.data
+    provided, place = probe.cache.provided_bytes, probe.cache.storage.layers[0].keys.stored.ctypes.data
     probe.cache.remove(0, 0)
     assert (probe.cache.length(0), probe.cells(0), probe.cache.cells.free) == (0, [], 16)
-    assert (probe.cache.provided_bytes, probe.cache.layer(0).keys.stored.ctypes.data) == (provided, place)
+    assert probe.cache.provided_bytes == provided
+    assert probe.cache.storage.layers[0].keys.stored.ctypes.data == place
     assert probe.store([0], [0], [9]) == [[9]]
 
 

@@ -53,7 +53,7 @@ def test_a_step_moves_at_most_the_given_cells_and_steps_end(most: int, random) -
             probe.cache.copy_prefix(sequence, (sequence + 1) % 3, random.randrange(12))
 
     def contents() -> list[list[float]]:
-        keys = probe.cache.layer(0).keys
+        keys = probe.cache.storage.layers[0].keys
         return [keys.read(probe.cache.cells.cells(s)).reshape(-1).tolist() for s in range(3)]
 
     before, rounds = contents(), 0

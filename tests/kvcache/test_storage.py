@@ -65,14 +65,14 @@ def test_a_long_context_takes_no_memory_until_used() -> None:
 def test_storage_grows_in_steps_without_moving() -> None:
     cache = long_cache()
     fill(cache, 3, 600)  # more rows than the buffers hold, so new ones are made
-    addresses, generation = cache.layer(0).keys.stored.ctypes.data, cache.generation
+    addresses, generation = cache.storage.layers[0].keys.stored.ctypes.data, cache.generation
     provided = []
     for _ in range(5):
         fill(cache, 0, 60)
         fill(cache, 1, 600)
         provided.append(cache.provided_bytes // 4096 // FIRST_STEP)
     assert provided == [2, 2, 4, 4, 4]
-    assert cache.layer(0).keys.stored.ctypes.data == addresses
+    assert cache.storage.layers[0].keys.stored.ctypes.data == addresses
     assert cache.generation == generation
     fill(cache, 2, 600)
     assert (cache.layer(0).view().keys.read(cache.cells.cells(1)[[0, -1]]) == 2).all()

@@ -302,7 +302,6 @@ class _Layer:
         self._index = index
         self._put_in_pass = 0
         self._stored = stored
-        self.keys = stored.keys
 
     def put(self, keys: Array, values: Array | None) -> None:
         cells = self._cache._batch_cells

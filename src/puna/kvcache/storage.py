@@ -62,13 +62,15 @@ class LayerStorage:
     hadamard: Hadamard | None = None
 
     @classmethod
-    def make(cls, ops: Backend, shape: KVShape, rows: int, types: KVTypes) -> Self:
+    def make(
+        cls, ops: Backend, shape: KVShape, rows: int, types: KVTypes, hadamard: Hadamard | None = None
+    ) -> Self:
         """Allocate `rows` cells. Raises `NotSupportedError` when heads do not fill whole blocks."""
         keys = ops.storage(types.keys, rows, (shape.kv_heads, shape.key_dim))
         if shape.values_in_keys:
             return cls(keys, shape.value_dim)  # as they are, since they are values too
         values = ops.storage(types.values, rows, (shape.kv_heads, shape.value_dim))
-        return cls(keys, values, Hadamard.of(ops, types.keys, shape.key_dim))
+        return cls(keys, values, hadamard)
 
     def put(self, ops: Backend, cells: Array, keys: Array, values: Array | None) -> None:
         """Store keys and values in `cells`; `values` is None if they are part of the keys."""
@@ -114,8 +116,11 @@ class KVStorage:
         self._cell_bytes_of = {index: shape.cell_bytes(types) for index, shape in shapes.items()}
         self._cell_bytes = sum(self._cell_bytes_of.values())
         self.provided = 0  # cells
+        sizes = {shape.key_dim for shape in shapes.values() if not shape.values_in_keys}
+        hadamards = {size: Hadamard.of(ops, types.keys, size) for size in sizes}
         self.layers = {
-            index: LayerStorage.make(ops, shape, capacity, types) for index, shape in shapes.items()
+            index: LayerStorage.make(ops, shape, capacity, types, hadamards.get(shape.key_dim))
+            for index, shape in shapes.items()
         }
 
     def provide(self, cells: int) -> None:

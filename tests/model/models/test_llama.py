@@ -87,7 +87,8 @@ def test_shifted_keys_equal_those_of_the_new_positions(tmp_path: Path) -> None:
             logits_of(ours.model, batch, cache)
         if removed:
             cache.remove(0, *removed)
-        return torch.from_numpy(ours.ops.numpy(cache.layer(0).keys.numbers(cache.cells.cells(0))).copy())
+        keys = cache.layer(0).view().keys.numbers(cache.cells.cells(0))
+        return torch.from_numpy(ours.ops.numpy(keys).copy())
 
     shifted = keys_after(tokens, (5, 25))
     direct = keys_after(tokens[:5] + tokens[25:], None)
