@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -63,6 +63,19 @@ class Call:
             cells=torch.randperm(capacity, generator=random)[:listed].int(),
             starts=torch.tensor([start for start, _ in ranges], dtype=torch.int32),
             counts=torch.tensor([count for _, count in ranges], dtype=torch.int32),
+        )
+
+    def elsewhere(self, unused: int) -> Call:
+        """Return the same call with its cells in another order, behind `unused` entries of the list."""
+        order = torch.randperm(len(self.keys), generator=torch.Generator().manual_seed(5))
+        places = torch.empty_like(order)
+        places[order] = torch.arange(len(order))
+        return replace(
+            self,
+            keys=self.keys[order],
+            values=self.values[order],
+            cells=torch.cat([torch.zeros(unused, dtype=torch.int32), places[self.cells.long()].int()]),
+            starts=self.starts + unused,
         )
 
     def run(

@@ -21,48 +21,32 @@ from tests.model.models import images
 from tests.model.models.parity import (
     FLOATS,
     check_greedy,
-    log_probabilities_after_reuse,
     original,
-    our_log_probabilities,
-    random_tokens,
-    reference_log_probabilities,
 )
+from tests.ops.model_pairs import NAMES, check_pieces, check_reuse, pair_of
 from tests.ops.odd_backend import OddArray, OddBackend
 from tests.tiny.bert import TinyBert, tiny_bert_gguf
 from tests.tiny.encoders import TinyModernBert, TinyNomicBertMoe, tiny_encoder_gguf
 from tests.tiny.gemma3 import TinyGemma3, tiny_gemma3_gguf
 from tests.tiny.jina import TinyJinaBertV2
 from tests.tiny.mllama import TinyMllama, tiny_mllama_gguf
-from tests.tiny.models import ARCHITECTURES
 from tests.tiny.t5 import TinyT5, tiny_t5_gguf
 
 ODD = OddBackend()
 PROMPT, KEPT = list(range(30)), list(range(40, 60))
 
-#: Caches of all positions, windows, chunks, states and latents; experts; rotations that vary by context.
-NAMES = ("llama", "gemma3", "llama4", "lfm2", "qwen3moe", "phi3", "deepseek2")
-
 
 @pytest.fixture(scope="module", params=NAMES)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[LoadedModel, Any]:
-    config, write = ARCHITECTURES[request.param]
-    theirs = original(config)
-    path = write(tmp_path_factory.mktemp("odd") / "model.gguf", config, model=theirs)
-    return load_model(path, ops=ODD), theirs
+    return pair_of(request.param, ODD, tmp_path_factory.mktemp("odd"))
 
 
 def test_log_probabilities_agree(pair: tuple[LoadedModel, Any]) -> None:
-    ours, theirs = pair
-    tokens = random_tokens(ours, 40, 1)
-    found = our_log_probabilities(ours, tokens, [25, 1, 14])
-    assert (found - reference_log_probabilities(theirs, tokens)).abs().max() < 1e-3
+    check_pieces(*pair)
 
 
 def test_log_probabilities_agree_after_prefix_reuse(pair: tuple[LoadedModel, Any]) -> None:
-    ours, theirs = pair
-    tokens = random_tokens(ours, 40, 2)
-    found = log_probabilities_after_reuse(ours, tokens, 30)
-    assert (found - reference_log_probabilities(theirs, tokens)[-len(found) :]).abs().max() < 1e-3
+    check_reuse(*pair)
 
 
 def test_greedy_output_agrees_token_for_token(pair: tuple[LoadedModel, Any]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -262,17 +261,7 @@ def test_prompts_windows_and_chunks_match_torch(gpu: Launchers, rows: list[tuple
 @pytest.mark.parametrize("regime", [pytest.param("decoding", marks=pytest.mark.thorough), "long"])
 def test_the_placement_of_cells_and_lists_changes_no_bit(gpu: Launchers, regime: str) -> None:
     call = Call.random([(5, 20)], HEADS, (16, 16))
-    order = torch.randperm(len(call.keys), generator=torch.Generator().manual_seed(5))
-    places = torch.empty_like(order)
-    places[order] = torch.arange(len(order))
-    moved = replace(
-        call,
-        keys=call.keys[order],
-        values=call.values[order],
-        cells=torch.cat([torch.zeros(512, dtype=torch.int32), places[call.cells.long()].int()]),
-        starts=call.starts + 512,
-    )
-    assert torch.equal(run(gpu, moved, regime), run(gpu, call, regime))
+    assert torch.equal(run(gpu, call.elsewhere(512), regime), run(gpu, call, regime))
 
 
 def test_nan_reaches_only_the_rows_that_see_it(gpu: Launchers) -> None:

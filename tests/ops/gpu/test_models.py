@@ -18,17 +18,13 @@ from puna.ops.gpu.triton_backend import TritonBackend
 from tests.engine.runs import Run
 from tests.model.models.parity import (
     check_greedy,
-    log_probabilities_after_reuse,
     original,
     our_log_probabilities,
     random_tokens,
     reference_log_probabilities,
 )
+from tests.ops.model_pairs import NAMES, check_pieces, check_reuse, pair_of
 from tests.tiny.llama import TinyLlama, tiny_llama_gguf
-from tests.tiny.models import ARCHITECTURES
-
-#: Caches of all positions, windows, chunks, states and latents; experts; rotations that vary by context.
-NAMES = ("llama", "gemma3", "llama4", "lfm2", "qwen3moe", "phi3", "deepseek2")
 
 
 @pytest.fixture(scope="module")
@@ -40,25 +36,15 @@ def backend(device: torch.device) -> Backend:
 def pair(
     request: pytest.FixtureRequest, backend: Backend, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[LoadedModel, Any]:
-    config, write = ARCHITECTURES[request.param]
-    theirs = original(config)
-    path = write(tmp_path_factory.mktemp("gpu") / "model.gguf", config, model=theirs)
-    return load_model(path, ops=backend), theirs
+    return pair_of(request.param, backend, tmp_path_factory.mktemp("gpu"))
 
 
 def test_log_probabilities_agree(pair: tuple[LoadedModel, Any]) -> None:
-    """Prompts of more and of fewer rows than decoding kernels take."""
-    ours, theirs = pair
-    tokens = random_tokens(ours, 40, 1)
-    found = our_log_probabilities(ours, tokens, [25, 1, 14])
-    assert (found - reference_log_probabilities(theirs, tokens)).abs().max() < 1e-3
+    check_pieces(*pair)
 
 
 def test_log_probabilities_agree_after_prefix_reuse(pair: tuple[LoadedModel, Any]) -> None:
-    ours, theirs = pair
-    tokens = random_tokens(ours, 40, 2)
-    found = log_probabilities_after_reuse(ours, tokens, 30)
-    assert (found - reference_log_probabilities(theirs, tokens)[-len(found) :]).abs().max() < 1e-3
+    check_reuse(*pair)
 
 
 def test_greedy_output_agrees_token_for_token(pair: tuple[LoadedModel, Any]) -> None:
