@@ -50,7 +50,8 @@ def test_the_report_needs_no_server_and_no_store(
     report = json.loads(printed.out)
     assert set(report) == set(GOOD)
     assert report["server"] == GOOD["server"] | {"url": "http://127.0.0.1:9"}
-    assert (report["store"]["path"], report["store"]["size"]) == (str(tmp_path / "models"), 0)
+    store = report["store"]
+    assert (store["path"], store["models"], store["size"]) == (str(tmp_path / "models"), 0, 0)
     assert report["store"]["free"] > 0
     assert report["packages"]["numpy"]
     assert report["settings"]["PUNA_KEEP_ALIVE"] == "tomorrow"

@@ -44,6 +44,9 @@ def test_revoking_removes_all_or_none(path: Path, capsys: pytest.CaptureFixture[
     assert "there is no key 'nobody'" in capsys.readouterr().err
     assert main(["key", "revoke", "a", "c"]) == 0
     assert [key.name for key in read_keys(path)] == ["b"]
+    assert capsys.readouterr().err == ""
+    assert main(["key", "revoke", "b"]) == 0
+    assert f"No key is left in {path}. A running server goes on to refuse" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

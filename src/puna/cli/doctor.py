@@ -250,7 +250,7 @@ def _store(path: Path) -> Report:
     models: int | None = None
     problem = None
     try:
-        models = len(Store(path).list())
+        models = sum(not model.bundled for model in Store(path).list())
     except (PunaError, OSError) as error:
         problem = str(error)
     existing = next(folder for folder in (path, *path.parents) if folder.exists())

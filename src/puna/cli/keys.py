@@ -58,15 +58,24 @@ def print_keys(*, as_json: bool) -> None:
 def revoke_keys(names: Sequence[str]) -> None:
     """Remove keys by name. Raises KeyFileError, and removes none, if one does not exist."""
 
+    left: list[Key] = []
+
     def without(keys: list[Key]) -> list[Key]:
         missing = set(names) - {key.name for key in keys}
         if missing:
             raise KeyFileError(f"there is no key '{min(missing)}'; 'puna key list' shows all keys")
-        return [key for key in keys if key.name not in names]
+        left[:] = (key for key in keys if key.name not in names)
+        return left
 
     change_keys(key_file(), without)
     for name in names:
         print(f"revoked '{name}'")
+    if not left:
+        print(
+            f"No key is left in {key_file()}. A running server goes on to refuse requests without a key;\n"
+            "one started from now on asks for none, unless PUNA_API_KEYS or PUNA_API_KEYS_FILE is set.",
+            file=sys.stderr,
+        )
 
 
 def _scopes(text: str) -> tuple[KeyScope, ...]:
