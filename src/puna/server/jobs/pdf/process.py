@@ -26,6 +26,8 @@ from puna.server.jobs.pdf.protocol import (
 from puna.system.memory import limited_bytes
 
 _CONNECTION: Final = 0  # the file descriptor
+#: Errors of pypdf quote the file; longer ones are cut.
+_REASON_CHARS: Final = 500
 
 
 def main() -> None:
@@ -38,14 +40,15 @@ def main() -> None:
         if data is not None:
             try:
                 with bounds(SECONDS, limited_bytes() + MEMORY_BYTES):
-                    answer = _answer(data)
+                    found = answer(data)
             except MemoryError:
                 os._exit(OUT_OF_MEMORY)
-            _send(answer)
+            _send(found)
     os._exit(0)
 
 
-def _answer(data: bytes) -> FromReader:
+def answer(data: bytes) -> DocumentText | ReaderFailure:
+    """Return the text of a PDF, or why there is none."""
     try:
         return DocumentText(text_of(data))
     except PunaError as error:
@@ -53,8 +56,10 @@ def _answer(data: bytes) -> FromReader:
     except MemoryError:
         raise
     except Exception as error:  # pypdf raises anything for a damaged file
-        reason = f"is damaged, or of a kind that pypdf cannot read: {type(error).__name__}: {error}"
-        return ReaderFailure(DocumentError.__name__, reason)
+        reason = f"{type(error).__name__}: {error}"[:_REASON_CHARS]
+        return ReaderFailure(
+            DocumentError.__name__, f"is damaged, or of a kind that pypdf cannot read: {reason}"
+        )
 
 
 def text_of(data: bytes) -> str:
