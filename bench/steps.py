@@ -39,7 +39,9 @@ PROMPT = 16
 #: Operations that kernels perform.
 OPERATIONS = sorted(
     (Backend.__abstractmethods__ | {"choose", "top_k"})
-    - {"array", "numpy", "index_buffer", "concatenate", "pad", "pack", "packed_bytes", "storage"}
+    - {
+        "array", "numpy", "index_buffer", "number_buffer", "concatenate", "pad", "pack", "packed_bytes", "storage"
+    }
 )
 
 

@@ -82,6 +82,18 @@ class OddIndexBuffer:
         self._there.reshape(-1)[begin:end] = self.host.reshape(-1)[begin:end]
 
 
+class OddNumberBuffer:
+    """Numbers on the host, and the copy that operations see, which is invalid at first."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.host = np.zeros(shape, np.float32)
+        self._there = np.full(shape, np.nan, np.float32)
+        self.array = OddArray(self._there)
+
+    def upload(self) -> None:
+        self._there[:] = self.host
+
+
 class OddStorage(Storage):
     """Storage whose rows only its own methods reach, and only those that were provided."""
 
@@ -194,6 +206,9 @@ class OddBackend(Backend):
 
     def index_buffer(self, *shape: int) -> OddIndexBuffer:  # type: ignore[override]
         return OddIndexBuffer(shape)
+
+    def number_buffer(self, *shape: int) -> OddNumberBuffer:  # type: ignore[override]
+        return OddNumberBuffer(shape)
 
     def store_rows(self, target: OddStorage, cells: OddArray, rows: OddArray) -> None:  # type: ignore[override]
         target.check(_within(cells))

@@ -1,7 +1,7 @@
 """Execution of batches: the model's results for each slice, with decode steps replayed to save time.
 
 Batches whose rows all want logits, those of decoding sequences, can be replayed. The second pass with a given
-number of rows is recorded, if the backend can (`Backend.recorder`). On the third, the program is verified:
+number of rows is recorded, if the backends can (`Backend.recorder`). On the third, the program is verified:
 its memory is filled with garbage, it runs, the model runs as usual, and the program is used from then on only
 if both results are bit-identical. So a model, cache or kernel that breaks the rules of replaying costs speed,
 never correctness. PUNA_REPLAY=0 turns recording off.
@@ -24,16 +24,19 @@ from puna.batch import Batch, BatchArrays, KeptStates
 from puna.config import env_bool
 from puna.engine.batching import assemble
 from puna.engine.sequence import EmbeddingInput
+from puna.model.base import parts_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from puna.engine.batching import BatchSlice
     from puna.kvcache.cache import Cache
-    from puna.model.base import RunnableModel
+    from puna.model.base import PassPart, RunnableModel
     from puna.model.load import LoadedModel
-    from puna.ops import Array, Backend, IndexBuffer
-    from puna.ops.recording import Program
+    from puna.ops import Array, Backend, IndexBuffer, NumberBuffer
+    from puna.ops.recording import Program, Recorder
 
 log = logging.getLogger("puna.engine")
 
@@ -130,14 +133,21 @@ def _split(rows: Rows, counts: list[int]) -> list[Rows]:
 
 
 class Replay:
-    """Forward passes of one model over one cache: a decode step is recorded once and replayed afterwards."""
+    """Forward passes of one model over one cache: a decode step is recorded once and replayed afterwards.
+
+    Each part of a pass is recorded by its backend, and computed as usual if that cannot be.
+    """
 
     def __init__(self, model: RunnableModel, cache: Cache, kept: KeptStates | None = None) -> None:
         """`kept`, if given, receives the hidden states of passes."""
         self._model = model
         self._cache = cache
         self._kept = kept
-        self._recorder = model.ops.recorder() if env_bool("REPLAY", True) else None
+        self._parts = parts_of(model)
+        self._recorders: dict[Backend, Recorder] = {}
+        for ops in {part.ops for part in self._parts} if env_bool("REPLAY", True) else ():
+            if (recorder := ops.recorder()) is not None:
+                self._recorders[ops] = recorder
         self._seen: Counter[int] = Counter()
         self._steps: dict[int, _Step] = {}  # by rows
         self._generation: int | None = None
@@ -148,7 +158,7 @@ class Replay:
         Raises the same errors. The logits may be in memory that the next call overwrites.
         """
         rows = len(batch)
-        if self._recorder is None or batch.outputs is not None or batch.payloads or rows > _MAX_ROWS:
+        if not self._recorders or batch.outputs is not None or batch.payloads or rows > _MAX_ROWS:
             return self._evaluate(batch)
         if batch.places is not None and batch.places.ndim > 1:
             return self._evaluate(batch)
@@ -168,50 +178,48 @@ class Replay:
 
     def close(self) -> None:
         """Release all programs, which keep the cache's storage alive."""
-        self._recorder = None
+        self._recorders.clear()
         self._steps.clear()
 
     def _replay(self, step: _Step, batch: Batch) -> Array:
-        step.inputs.take(batch)
         if not step.proven:
             return self._try(step, batch)
         try:
-            step.program.run()
+            return step.run(batch)
         except Exception:  # the usual pass raises it again, with a better message
             return self._evaluate(batch)
-        return step.program.result
 
     def _record(self, batch: Batch) -> Array:
         """Return the logits of a usual pass, recorded if possible."""
-        assert self._recorder is not None
-        inputs = _Inputs(self._model.ops, len(batch))
-        inputs.take(batch)
+        pieces: list[_Piece] = []
+        carried: list[NDArray[np.float32]] = []
         try:
-            recorded = self._recorder.record(self._forward, [inputs.tokens, inputs.positions])
+            for part in self._parts:
+                piece = _Piece(part, self._cache, self._kept, len(batch), [each.shape[1] for each in carried])
+                piece.take(batch, carried)
+                result = piece.record(self._recorders.get(part.ops))
+                pieces.append(piece)
+                if part is not self._parts[-1]:
+                    carried = piece.handed_on(result)
         except Exception as error:
             logits = self._evaluate(batch)
             self._give_up(f"{type(error).__name__}: {error}")  # the usual pass did not raise it
             return logits
-        if recorded.program is None:
-            self._give_up(recorded.obstacle)
-            return recorded.result
-        self._steps[len(batch)] = _Step(recorded.program, inputs)
-        return recorded.result
+        if any(piece.program is not None for piece in pieces):
+            self._steps[len(batch)] = _Step(pieces)
+        else:
+            self._give_up(next((piece.obstacle for piece in pieces if piece.obstacle), "no part can be recorded"))
+        return result
 
     def _evaluate(self, batch: Batch) -> Array:
         return self._model.forward(batch.on(self._model.ops, self._kept), self._cache)
 
-    def _forward(self, tokens: Array, positions: Array) -> Array:
-        batch = BatchArrays(tokens, positions, outputs=None, kept=self._kept)
-        return self._model.forward(batch, self._cache)
-
     def _try(self, step: _Step, batch: Batch) -> Array:
-        """Return the logits of a usual pass, and prove the program if it gives the same bits."""
+        """Return the logits of a usual pass, and prove the programs if they give the same bits."""
         numpy = self._model.ops.numpy
-        step.program.spoil()
         try:
-            step.program.run()
-            replayed = numpy(step.program.result).copy()
+            step.spoil()
+            replayed = numpy(step.run(batch)).copy()
         except Exception as error:
             replayed, complaint = None, f"{type(error).__name__}: {error}"
         else:
@@ -229,24 +237,80 @@ class Replay:
         self.close()
 
 
-class _Inputs:
-    """Inputs of recorded passes, at fixed addresses."""
+class _Piece:
+    """One part of a recorded pass, and its inputs at fixed addresses."""
 
-    def __init__(self, ops: Backend, rows: int) -> None:
-        self.tokens: IndexBuffer = ops.index_buffer(rows)
-        self.positions: IndexBuffer = ops.index_buffer(rows)
+    def __init__(
+        self, part: PassPart, cache: Cache, kept: KeptStates | None, rows: int, widths: Sequence[int]
+    ) -> None:
+        """The part before it hands on arrays [rows, width]."""
+        self._part = part
+        self._cache = cache
+        self._kept = kept
+        self._tokens: IndexBuffer = part.ops.index_buffer(rows)
+        self._positions: IndexBuffer = part.ops.index_buffer(rows)
+        self._carried: list[NumberBuffer] = [part.ops.number_buffer(rows, width) for width in widths]
+        self._ends: list[int] = []  # of the columns of its own results
+        self.program: Program | None = None
+        self.obstacle = ""
 
-    def take(self, batch: Batch) -> None:
-        self.tokens.host[:] = batch.tokens
-        self.positions.host[:] = batch.positions if batch.places is None else batch.places
-        self.tokens.upload()
-        self.positions.upload()
+    def take(self, batch: Batch, carried: Sequence[NDArray[np.float32]]) -> None:
+        self._tokens.host[:] = batch.tokens
+        self._positions.host[:] = batch.positions if batch.places is None else batch.places
+        for buffer, given in zip(self._carried, carried, strict=True):
+            buffer.host[:] = given
+        for each in self._inputs:
+            each.upload()
+
+    def record(self, recorder: Recorder | None) -> Array:
+        """Return the result of a usual pass, recorded if possible."""
+        if recorder is None:
+            self.obstacle = f"{self._part.ops.kernels} cannot be recorded"
+            return self.run()
+        recorded = recorder.record(self._compute, self._inputs)
+        self.program, self.obstacle = recorded.program, recorded.obstacle
+        return recorded.result
+
+    def run(self) -> Array:
+        if self.program is None:
+            return self._compute(*(each.array for each in self._inputs))
+        self.program.run()
+        return self.program.result
+
+    def handed_on(self, result: Array) -> list[NDArray[np.float32]]:
+        """Return what the next part takes."""
+        return np.split(np.asarray(self._part.ops.numpy(result)), self._ends[:-1], axis=1)
+
+    @property
+    def _inputs(self) -> list[IndexBuffer | NumberBuffer]:
+        return [self._tokens, self._positions, *self._carried]
+
+    def _compute(self, tokens: Array, positions: Array, *carried: Array) -> Array:
+        batch = BatchArrays(tokens, positions, outputs=None, kept=self._kept)
+        found = self._part.compute(list(carried), batch, self._cache)
+        self._ends = list(accumulate(each.shape[1] for each in found))
+        return found[0] if len(found) == 1 else self._part.ops.join(found)
 
 
 @dataclass
 class _Step:
-    """A recorded pass and its inputs."""
+    """A recorded pass."""
 
-    program: Program
-    inputs: _Inputs
+    pieces: list[_Piece]
     proven: bool = False
+
+    def run(self, batch: Batch) -> Array:
+        """Return the logits of `batch`. Raises the errors of the operations."""
+        *others, last = self.pieces
+        carried: list[NDArray[np.float32]] = []
+        for piece in others:
+            piece.take(batch, carried)
+            carried = piece.handed_on(piece.run())
+        last.take(batch, carried)
+        return last.run()
+
+    def spoil(self) -> None:
+        """Overwrite everything that programs compute with nonsense."""
+        for piece in self.pieces:
+            if piece.program is not None:
+                piece.program.spoil()

@@ -96,7 +96,7 @@ class Room:
         books = self._cache.bookkeeping_bytes(sequences=self._rows, longest=context, capacity=capacity)
         needed, available = (
             size - provided + books,
-            max(self._loaded.model.cache_room(self._loaded.ops.available_memory(reserved)), 0),
+            self._loaded.model.cache_room(reserved),
         )
         if needed > available:
             raise InsufficientMemoryError(
@@ -148,7 +148,7 @@ def choose_sizes(loaded: LoadedModel, sizes: EngineSizes) -> EngineSizes:
     most = parallel * loaded.usual_context
     if not capacity:
         small = loaded.model.sample_cache(sizes.cache_types)
-        allowed = int(loaded.model.cache_room(loaded.ops.available_memory()) * _SHARE_OF_MEMORY)
+        allowed = int(loaded.model.cache_room() * _SHARE_OF_MEMORY)
         mappable = int(available_address_space() * _SHARE_OF_MEMORY)
 
         def fits(cells: int) -> bool:
@@ -180,7 +180,7 @@ def build_cache(
     remembered = _remembered(loaded, sizes)
     small = loaded.model.sample_cache(sizes.cache_types)
     least = cache_bytes(small, parallel, sizes.capacity, sizes.batch_size)
-    available = loaded.model.cache_room(loaded.ops.available_memory())
+    available = loaded.model.cache_room()
     allowed = max(int(available * _SHARE_OF_MEMORY), least)
     max_books = max(available * _SHARE_OF_BOOKKEEPING, _LITTLE_BOOKKEEPING)
     mappable = int(available_address_space() * (_SHARE_OF_MEMORY + _SHARE_OF_BOOKKEEPING))

@@ -94,7 +94,8 @@ class Cache(ABC):
     `start_forward`, `undo_forward` removes its entries. The other operations may be called between passes.
 
     Operations plan, then act: each `plan_...` method checks everything and either raises, with nothing
-    changed, or returns an action that cannot fail.
+    changed, or returns an action that cannot fail, except that the device may be out of memory. Then
+    `start_forward` has changed nothing, either, and what the others were to change is forgotten.
 
     The tensor operations of a pass may be repeated after one `start_forward`, with the same result, so they
     never overwrite anything that `undo_forward` has to restore.

@@ -190,7 +190,11 @@ class RecurrentCache(Cache):
             kept += range(max(begin, end - 1 - drafts.get(sequence, 1)), end - 1)
         targets = self._free.take(len(kept))
         self._references[targets] = 1
-        self._provide(int(targets[-1]) + 1)
+        try:
+            self._provide(int(targets[-1]) + 1)
+        except BaseException:
+            self._release(targets.tolist())
+            raise
         self._fill_rows(runs, kept, targets)
         ends, earlier = targets[: len(runs)].tolist(), iter(targets[len(runs) :].tolist())
         for (sequence, begin, end), target in zip(runs, ends, strict=True):
@@ -423,11 +427,11 @@ class RecurrentCache(Cache):
         self._slots[sequence], self._lengths[sequence] = int(slots[-1]), lengths[-1]
 
     def _provide(self, slots: int) -> None:
-        """Provide memory for the first `slots` slots."""
+        """Provide memory for the first `slots` slots. Raises `MemoryError`."""
         if slots > self._provided:
-            self._provided = slots
             for _, states in self._named_states():
                 states.provide(slots)
+            self._provided = slots
 
     def layer_bytes(self, *, sequences: int, capacity: int, batch: int) -> dict[int, int]:
         return {index: self._slots_for(sequences) * size for index, size in self._slot_bytes.items()}

@@ -124,12 +124,13 @@ class KVStorage:
         }
 
     def provide(self, cells: int) -> None:
-        """Provide memory for the first `cells` cells."""
+        """Provide memory for the first `cells` cells. Raises `MemoryError`."""
         if cells <= self.provided:
             return
-        self.provided = self._step(cells)
+        provided = self._step(cells)
         for part in self._parts().values():
-            part.provide(self.provided)
+            part.provide(provided)
+        self.provided = provided
 
     def shrink(self, cells: int) -> None:
         """Free the memory behind the first `cells` cells, up to the end of the current step."""
@@ -216,10 +217,17 @@ class CellCache(Cache):
         return self.storage.layers.keys()
 
     def _allocate(self, count: int) -> NDArray[np.int32]:
-        """Return `count` writable cells, ascending. Raises `CacheFullError` when fewer are free."""
+        """Return `count` writable cells, ascending.
+
+        Raises, changing nothing, `CacheFullError` when fewer are free, and `MemoryError`.
+        """
         placed = self.cells.allocate(count)
         if count:
-            self.storage.provide(int(placed[-1]) + 1)
+            try:
+                self.storage.provide(int(placed[-1]) + 1)
+            except BaseException:
+                self.cells.release(placed)
+                raise
         return placed
 
     def _upload_table(self) -> None:

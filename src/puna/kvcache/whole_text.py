@@ -70,10 +70,10 @@ class WholeTextCache(Cache):
         rows = len(sequences)
         lengths = np.diff(begins, append=rows)
         present = sequences[begins].tolist()
+        self._make_room(rows)
         self._before = {sequence: self._lengths[sequence] for sequence in present}
         for sequence, length in zip(present, lengths.tolist(), strict=True):
             self._lengths[sequence] = length
-        self._make_room(rows)
         self.batch_cells = self.ops.array(np.arange(rows, dtype=np.int32))
         # Results are bit-identical wherever a list begins, as long as that is a multiple of this.
         starts = np.cumsum([0, *(-(-lengths // _ALIGNED) * _ALIGNED)])
@@ -96,12 +96,13 @@ class WholeTextCache(Cache):
             return
         for stored in self._stored.values():
             stored.close()
-        self._room = 1 << (rows - 1).bit_length()
+        room, self._room = 1 << (rows - 1).bit_length(), 0
         for shape in {layer.shape for layer in self._layers.values()}:
-            stored = LayerStorage.make(self.ops, shape, self._room, _TYPES)
+            stored = LayerStorage.make(self.ops, shape, room, _TYPES)
             for part in stored.parts.values():
-                part.provide(self._room)
+                part.provide(room)
             self._stored[shape] = stored
+        self._room = room
 
     def stored(self, shape: KVShape) -> LayerStorage:
         """Return the storage of a layer of `shape` while it attends."""

@@ -50,10 +50,23 @@ class WrapperCache(Cache):
             cache.end_side_passes()
 
     def plan_forward(self, batch: Batch) -> Callable[[], None]:
-        return _all_of(cache.plan_forward(batch) for cache in self.caches)
+        actions = [cache.plan_forward(batch) for cache in self.caches]
+
+        def begin() -> None:
+            begun: list[Cache] = []
+            try:
+                for cache, action in zip(self.caches, actions, strict=True):
+                    action()
+                    begun.append(cache)
+            except BaseException:  # out of memory
+                for cache in begun:
+                    cache.undo_forward()
+                raise
+
+        return begin
 
     def plan_removal(self, sequence: int, begin: int, end: int | None = None) -> Callable[[], None]:
-        return _all_of(cache.plan_removal(sequence, begin, end) for cache in self.caches)
+        return all_of(cache.plan_removal(sequence, begin, end) for cache in self.caches)
 
     def undo_forward(self) -> None:
         for cache in self.caches:
@@ -125,7 +138,7 @@ class WrapperCache(Cache):
             raise CacheFileError(
                 f"one sequence cannot have the lengths {shown(lengths)}; the file is damaged"
             )
-        return _all_of(plans)
+        return all_of(plans)
 
     def _saving(self) -> Iterable[Saving]:
         for cache in self.caches:
@@ -175,7 +188,8 @@ class WrapperCache(Cache):
             cache.close()
 
 
-def _all_of(plans: Iterable[Callable[[], None]]) -> Callable[[], None]:
+def all_of(plans: Iterable[Callable[[], None]]) -> Callable[[], None]:
+    """Return one action for all of `plans`, which have succeeded before it runs."""
     actions = list(plans)  # every plan must succeed before the first action runs
 
     def act() -> None:

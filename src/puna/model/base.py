@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Final, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol, runtime_checkable
 
 from puna.batch import BatchArrays, Input
 from puna.kvcache.cache import Cache, Shift
@@ -64,8 +65,11 @@ class RunnableModel(Protocol):
     def max_sequences(self) -> int | None:
         """Limit of sequences in a cache; None if only memory limits them."""
 
-    def cache_room(self, available: int) -> int:
-        """Return how many of `available` bytes here caches may take; fewer if other machines have less."""
+    def cache_room(self, reserved: int = 0) -> int:
+        """Return how many bytes caches may take, where they are kept; at least 0.
+
+        `reserved` bytes of the machine's own memory are for others.
+        """
 
     def make_cache(self, *, sequences: int, context: int, capacity: int, types: KVTypes) -> Cache:
         """Make a cache for sequences of at most `context` positions.
@@ -90,6 +94,37 @@ class RunnableModel(Protocol):
 
     def hidden_and_logits(self, batch: BatchArrays, cache: Cache, predicted: Array) -> tuple[Array, Array]:
         """Return the result of `hidden`, and logits [predicted, vocab] of its rows `predicted`."""
+
+
+@dataclass(frozen=True)
+class PassPart:
+    """A part of a model's passes that one backend computes.
+
+    `compute` takes what the part before it returned, float32 [rows, width] each, and the batch, all as arrays
+    of `ops`. The first part takes nothing, and the last one returns logits.
+    """
+
+    ops: Backend
+    compute: Callable[[list[Array], BatchArrays, Cache], list[Array]]
+
+
+@runtime_checkable
+class InParts(Protocol):
+    """A model whose passes consist of several parts."""
+
+    @property
+    def parts(self) -> Sequence[PassPart]: ...
+
+
+def parts_of(model: RunnableModel) -> Sequence[PassPart]:
+    """Return the parts of a model's passes; usually there is one."""
+    if isinstance(model, InParts):
+        return model.parts
+
+    def whole(_: list[Array], batch: BatchArrays, cache: Cache) -> list[Array]:
+        return [model.forward(batch, cache)]
+
+    return [PassPart(model.ops, whole)]
 
 
 class TextModel(Module):
@@ -133,8 +168,8 @@ class TextModel(Module):
             self.options.has,
         )
 
-    def cache_room(self, available: int) -> int:
-        return available
+    def cache_room(self, reserved: int = 0) -> int:
+        return max(self.ops.available_memory(reserved), 0)
 
     def sample_cache(self, types: KVTypes) -> Cache:
         return self.make_cache(sequences=1, context=_SMALL, capacity=_SMALL, types=types)
@@ -151,13 +186,17 @@ class TextModel(Module):
 
     def hidden_and_logits(self, batch: BatchArrays, cache: Cache, predicted: Array) -> tuple[Array, Array]:
         hidden = self.hidden(batch, cache)
+        return hidden, self.logits_of(predicted, hidden, batch)
+
+    def logits_of(self, predicted: Array, hidden: Array, batch: BatchArrays) -> Array:
+        """Return logits [predicted, vocab] of rows `predicted` of a pass's results `hidden`."""
         if not self.row_scales.active:
-            return hidden, self.logits(hidden[predicted])
+            return self.logits(hidden[predicted])
         rows = self.ops.numpy(predicted)
         with self.row_scales.standing_for(
             rows if batch.outputs is None else self.ops.numpy(batch.outputs)[rows]
         ):
-            return hidden, self.logits(hidden[predicted])
+            return self.logits(hidden[predicted])
 
     def kv_shapes(self) -> dict[int, KVShape]:
         """Return the key/value shapes of the layers that attend to earlier tokens."""

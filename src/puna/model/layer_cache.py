@@ -142,6 +142,11 @@ class StateAnd:
 Remembered = Attended | State | StateAnd | KeysOf | Nothing
 
 
+def typical_bytes(cache: Cache) -> int:
+    """Return about as many bytes as a cache of this kind takes for a sequence of some length."""
+    return sum(cache.layer_bytes(sequences=1, capacity=4096, batch=512).values())
+
+
 def build_cache(
     ops: Backend,
     remembered: Sequence[Remembered],

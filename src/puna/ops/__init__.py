@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 from puna.config import env
 from puna.errors import OptionError, UnavailableError
-from puna.ops.array import Array, IndexBuffer
+from puna.ops.array import Array, IndexBuffer, NumberBuffer
 from puna.ops.backend import Backend
 from puna.ops.experts import ExpertNetworks, ExpertWeights, Routing
 from puna.ops.rope import Rope, Sections, Yarn
@@ -24,6 +24,7 @@ __all__ = [
     "ExpertNetworks",
     "ExpertWeights",
     "IndexBuffer",
+    "NumberBuffer",
     "Rope",
     "Routing",
     "Sections",

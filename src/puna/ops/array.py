@@ -41,6 +41,19 @@ class Array(Protocol):
         """`reshape(*sizes)`: a view of a contiguous array; one of the sizes may be -1."""
 
 
+class NumberBuffer(Protocol):
+    """Numbers that the host writes and operations read, at a fixed address.
+
+    A recorded pass reads them anew each time (see `puna.ops.recording`).
+    """
+
+    host: NDArray[np.float32]
+    array: Array
+
+    def upload(self) -> None:
+        """Make what `host` holds visible to operations."""
+
+
 class IndexBuffer(Protocol):
     """Indices that the host writes and operations read, at a fixed address.
 

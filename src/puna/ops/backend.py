@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from puna.gguf import GGMLType
-    from puna.ops.array import Array, IndexBuffer
+    from puna.ops.array import Array, IndexBuffer, NumberBuffer
     from puna.ops.experts import ExpertNetworks, ExpertWeights, Routing
     from puna.ops.recording import Recorder
     from puna.ops.rope import Rope
@@ -58,6 +58,10 @@ class Backend(ABC):
     @abstractmethod
     def index_buffer(self, *shape: int) -> IndexBuffer:
         """Return int32 indices of `shape`, initially zero, that the host writes and operations read."""
+
+    @abstractmethod
+    def number_buffer(self, *shape: int) -> NumberBuffer:
+        """Return float32 numbers of `shape`, initially zero, that the host writes and operations read."""
 
     @abstractmethod
     def concatenate(self, arrays: Sequence[Array]) -> Array:

@@ -32,6 +32,17 @@ class HostIndexBuffer:
         pass
 
 
+class HostNumberBuffer:
+    """A number buffer that operations read directly, without a copy."""
+
+    def __init__(self, shape: Sequence[int], array_type: type[NDArray[Any]] = np.ndarray) -> None:
+        self.host: NDArray[np.float32] = np.zeros(shape, np.float32)
+        self.array = self.host.view(array_type)
+
+    def upload(self) -> None:
+        pass
+
+
 class HostStorage(Storage):
     """Address space for all rows, and memory for those that were written.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from puna.ops.array import Array, IndexBuffer
+    from puna.ops.array import Array, IndexBuffer, NumberBuffer
 
 
 class Program(Protocol):
@@ -45,10 +45,10 @@ class Recorded:
 class Recorder(Protocol):
     """A recorder of computations that never run at the same time, so that they can share memory."""
 
-    def record(self, compute: Callable[..., Array], inputs: Sequence[IndexBuffer]) -> Recorded:
+    def record(self, compute: Callable[..., Array], inputs: Sequence[IndexBuffer | NumberBuffer]) -> Recorded:
         """Run `compute(*arrays of the inputs)` and record it.
 
-        A running program reads anew the contents of index buffers, of storage and of `inputs`. Everything
+        A running program reads anew the contents of buffers, of storage and of `inputs`. Everything
         else it read is kept alive and unchanged, except a model's weights: the model must outlive the
         program. Errors of `compute` propagate.
         """

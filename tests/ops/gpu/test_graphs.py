@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from puna.ops.gpu.graphs import GraphRecorder
-from puna.ops.gpu.torch_backend import DeviceIndexBuffer
+from puna.ops.gpu.torch_backend import DeviceBuffer
 from puna.ops.gpu.virtual_memory import AddressRange, device_bytes
 
 
@@ -36,7 +36,7 @@ def test_memory_is_added_in_place_and_zero(gpu: torch.device) -> None:
 
 def test_a_recording_reads_its_inputs_anew(gpu: torch.device) -> None:
     table = torch.arange(100.0, device=gpu)
-    numbers = DeviceIndexBuffer((4,), gpu)
+    numbers = DeviceBuffer((4,), gpu)
     numbers.host[:] = [1, 2, 3, 4]
     numbers.upload()
     recorded = GraphRecorder().record(lambda rows: table[rows] * 2, [numbers])

@@ -77,8 +77,8 @@ class LlamaCppModel:
     def inputs(self, tokens: Sequence[int]) -> list[Input]:
         return [Input(token) for token in tokens]
 
-    def cache_room(self, available: int) -> int:
-        return available
+    def cache_room(self, reserved: int = 0) -> int:
+        return max(self.ops.available_memory(reserved), 0)
 
     def make_cache(self, *, sequences: int, context: int, capacity: int, types: KVTypes) -> Cache:
         rows = min(self._batch_size, capacity) if self.generates else max(self._batch_size, context)

@@ -21,6 +21,7 @@ from puna.batch import Batch, BatchArrays, Input
 from puna.errors import ModelLostError, RunnerError
 from puna.kvcache.cache import Cache
 from puna.kvcache.types import F16_TYPES, KVTypes
+from puna.model.layer_cache import typical_bytes
 from puna.model.split.cache import SplitCache
 from puna.model.split.wire import Arrays, Broken, Greeting, Link, MakeCache, Rows, StageMessage, packed
 from puna.model.split.worker import Inbox, read_all
@@ -178,12 +179,13 @@ class SplitModel:
         self._cache = SplitCache(own, self.other_stages.command, self.other_stages.give_up)
         return self._cache
 
-    def cache_room(self, available: int) -> int:
-        own = _cell_bytes(self.first.sample_cache(F16_TYPES))
+    def cache_room(self, reserved: int = 0) -> int:
+        available = self.first.cache_room(reserved)
+        own = typical_bytes(self.first.sample_cache(F16_TYPES))
         taken = self._cache.provided_bytes if self._cache is not None else 0
         for other, room in zip(self.other_stages.stages, self.other_stages.greeting.room_bytes, strict=True):
             options = self.first.options.on(other.layers)
-            theirs = _cell_bytes(type(self.first)(options, self.ops).sample_cache(F16_TYPES))
+            theirs = typical_bytes(type(self.first)(options, self.ops).sample_cache(F16_TYPES))
             if own and theirs:
                 available = min(available, room * own // theirs - taken)
         return max(available, 0)
@@ -245,7 +247,7 @@ class SplitModel:
 
     def hidden_and_logits(self, batch: BatchArrays, cache: Cache, predicted: Array) -> tuple[Array, Array]:
         hidden = self.hidden(batch, cache)
-        return hidden, self.first.logits(hidden[predicted])
+        return hidden, self.first.logits_of(predicted, hidden, batch)
 
     # --- prediction heads and rotations, which the first stage has ---------------------------------------
 
@@ -268,8 +270,3 @@ class SplitModel:
     def layer_ropes(self, context: int) -> list[Rope | None]:
         """See `Decoder.layer_ropes`."""
         return self.first.layer_ropes(context)
-
-
-def _cell_bytes(cache: Cache) -> int:
-    """Return about as many bytes as a cache of this kind takes for a sequence of some length."""
-    return sum(cache.layer_bytes(sequences=1, capacity=4096, batch=512).values())

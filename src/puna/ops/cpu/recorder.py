@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puna import _native
-from puna.ops.host import HostIndexBuffer
+from puna.ops.host import HostIndexBuffer, HostNumberBuffer
 from puna.ops.recording import Recorded
 
 
@@ -275,7 +275,7 @@ class CPURecorder:
         self.memory = RecorderMemory()
 
     def record(
-        self, compute: Callable[..., NDArray[Any]], inputs: Sequence[HostIndexBuffer] = ()
+        self, compute: Callable[..., NDArray[Any]], inputs: Sequence[HostIndexBuffer | HostNumberBuffer] = ()
     ) -> Recorded:
         calls, notes = _native.Program(), _Notes(self.memory)
         calls.begin(notes)

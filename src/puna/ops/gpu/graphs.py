@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from puna.ops.gpu.torch_backend import DeviceIndexBuffer
+from puna.ops.gpu.torch_backend import DeviceBuffer
 from puna.ops.gpu.virtual_memory import device_bytes
 from puna.ops.recording import Recorded
 
@@ -47,7 +47,7 @@ class GraphRecorder:
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
 
-    def record(self, compute: Callable[..., Tensor], inputs: Sequence[DeviceIndexBuffer]) -> Recorded:
+    def record(self, compute: Callable[..., Tensor], inputs: Sequence[DeviceBuffer]) -> Recorded:
         arrays = [buffer.array for buffer in inputs]
         graph = torch.cuda.CUDAGraph()
         try:

@@ -24,14 +24,14 @@ from puna.ops.rope import Rope
 from puna.ops.weight import Weight
 
 
-class DeviceIndexBuffer:
-    """Indices on the host, and the copy on the device that operations see."""
+class DeviceBuffer:
+    """Numbers or indices on the host, and the copy on the device that operations see."""
 
     mirrored = True
 
-    def __init__(self, shape: Sequence[int], device: torch.device) -> None:
-        self.host: NDArray[np.int32] = np.zeros(shape, np.int32)
-        self.array = torch.zeros(*shape, dtype=torch.int32, device=device)
+    def __init__(self, shape: Sequence[int], device: torch.device, kind: type[Any] = np.int32) -> None:
+        self.host: NDArray[Any] = np.zeros(shape, kind)
+        self.array = torch.from_numpy(self.host.copy()).to(device)
         self._flat = self.array.view(-1)
         self._pinned = device.type == "cuda"
 
@@ -82,8 +82,11 @@ class TorchBackend(Backend):
         found.flags.writeable = False
         return found
 
-    def index_buffer(self, *shape: int) -> DeviceIndexBuffer:
-        return DeviceIndexBuffer(shape, self.place)
+    def index_buffer(self, *shape: int) -> DeviceBuffer:
+        return DeviceBuffer(shape, self.place)
+
+    def number_buffer(self, *shape: int) -> DeviceBuffer:
+        return DeviceBuffer(shape, self.place, np.float32)
 
     def concatenate(self, arrays: Sequence[Tensor]) -> Tensor:
         return torch.cat(list(arrays))

@@ -17,7 +17,7 @@ from puna.gguf import GGMLType
 from puna.ops import quantized
 from puna.ops.backend import Backend
 from puna.ops.experts import ExpertNetworks, ExpertWeights, Routing
-from puna.ops.host import HostIndexBuffer, HostStorage
+from puna.ops.host import HostIndexBuffer, HostNumberBuffer, HostStorage
 from puna.ops.rope import Rope
 from puna.ops.weight import Weight
 
@@ -41,6 +41,9 @@ class Reference(Backend):
 
     def index_buffer(self, *shape: int) -> HostIndexBuffer:
         return HostIndexBuffer(shape)
+
+    def number_buffer(self, *shape: int) -> HostNumberBuffer:
+        return HostNumberBuffer(shape)
 
     def concatenate(self, arrays: Sequence[Array]) -> Array:
         return np.concatenate(arrays)
