@@ -40,7 +40,15 @@ PROMPT = 16
 OPERATIONS = sorted(
     (Backend.__abstractmethods__ | {"choose", "top_k"})
     - {
-        "array", "numpy", "index_buffer", "number_buffer", "concatenate", "pad", "pack", "packed_bytes", "storage"
+        "array",
+        "numpy",
+        "index_buffer",
+        "number_buffer",
+        "concatenate",
+        "pad",
+        "pack",
+        "packed_bytes",
+        "storage",
     }
 )
 

@@ -208,7 +208,9 @@ class Replay:
         if any(piece.program is not None for piece in pieces):
             self._steps[len(batch)] = _Step(pieces)
         else:
-            self._give_up(next((piece.obstacle for piece in pieces if piece.obstacle), "no part can be recorded"))
+            self._give_up(
+                next((piece.obstacle for piece in pieces if piece.obstacle), "no part can be recorded")
+            )
         return result
 
     def _evaluate(self, batch: Batch) -> Array:

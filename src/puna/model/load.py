@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
@@ -16,6 +18,7 @@ from puna.errors import InsufficientMemoryError, ModelError, UnsupportedModelErr
 from puna.gguf import GGUFFile, open_gguf
 from puna.kvcache.cache import Cache
 from puna.kvcache.types import F16_TYPES, KVTypes
+from puna.machine import is_out_of_memory
 from puna.model.adapters.adapters import (
     Adapters,
     adapter_bytes,
@@ -26,6 +29,7 @@ from puna.model.adapters.adapters import (
 from puna.model.adapters.pairs import Pairs
 from puna.model.base import RunnableModel, TextModel
 from puna.model.decoder import Decoder
+from puna.model.divided import DividedModel
 from puna.model.header import engine_for
 from puna.model.memory import (
     UNSTATED_CONTEXT,
@@ -34,9 +38,19 @@ from puna.model.memory import (
     VisionForecast,
     is_of_images,
 )
+from puna.model.placement import Devices, DividedForecast, Placed, Stage, placements
 from puna.model.pooling import Pooling, read_pooling, read_ranking
 from puna.model.stages import ModelStage
-from puna.ops import Array, Backend, ExpertWeights, Weight, backends, default_backend, gpu_problem
+from puna.ops import (
+    Array,
+    Backend,
+    ExpertWeights,
+    Weight,
+    backends,
+    default_backend,
+    gpu_problem,
+    may_use_gpu,
+)
 from puna.options import AUTO, PUNA, AdapterFile, Placement
 from puna.tokenizer import Tokenizer, tokenizer_from_gguf
 from puna.vision.tower import VisionTower
@@ -62,6 +76,7 @@ class LoadedModel:
     rank_template: str | None = None  # prompt for scoring, with {query} and {document}
     draft: LoadedModel | None = None  # draft model
     vram_bytes: int = 0  # of weights on GPUs
+    fitting: int = 0  # layers that GPUs have the memory for, whatever `num_gpu` says
     warnings: tuple[str, ...] = ()  # for users of the model
     vision: VisionTower | None = None  # vision tower
     adapters: Adapters | None = None  # requests may use them
@@ -73,9 +88,20 @@ class LoadedModel:
 
     @property
     def layers_on_gpu(self) -> int:
-        """Layers that Puna's own engine computes on a GPU: all or none."""
-        own = self.model.engine == PUNA and self.ops.device != Backend.device
-        return self.model.options.block_count if own and isinstance(self.model, TextModel) else 0
+        """Layers that Puna's own engine computes on GPUs."""
+        return sum(count for ops, count in self.layers_on.items() if ops.device != Backend.device)
+
+    @property
+    def layers_on(self) -> Mapping[Backend, int]:
+        """How many layers each backend of Puna's own engine computes, the first ones first."""
+        if isinstance(self.model, DividedModel):
+            return self.model.layers_on()
+        return {self.ops: self.model.options.block_count} if isinstance(self.model, TextModel) else {}
+
+    @property
+    def kernels(self) -> str:
+        """A short name of what computes the layers (`Backend.kernels`)."""
+        return self.model.kernels if isinstance(self.model, DividedModel) else self.ops.kernels
 
     @property
     def generates(self) -> bool:
@@ -155,44 +181,130 @@ def load_model(
     tensors), `TokenizerError`, `InsufficientMemoryError`, `UnavailableError` (llama.cpp is not installed) and
     `NotSupportedError` (the heads do not fill the blocks of a quantised cache).
     """
-    warnings: tuple[str, ...] = ()
     with contextlib.ExitStack() as opened:
         file = opened.enter_context(open_gguf(path))
         beside_it = opened.enter_context(open_gguf(projector)) if projector else None
-        others = [ops] if ops is not None else _backends_for(file, settings)
-        if settings.placement.num_gpu > 0 and (problem := gpu_problem()):
-            warnings = (f"the processor computes this model: {problem}",)
-        while True:
-            ops = others.pop(0)
-            forecast = forecast_for(
-                file, settings.cache_types, ops, beside_it, engine=settings.engine,
-                placement=settings.placement, prediction_heads=settings.prediction_heads and not draft,
-                layers=settings.layers,
-            )  # fmt: skip
-            try:
-                pairs = _admit(file, forecast, settings, ops, draft, adapters)
-                break
-            except InsufficientMemoryError as error:
-                if not others:
-                    raise
-                warnings = (f"the processor computes this model, which does not fit on the GPU: {error}",)
-        if isinstance(forecast, Forecast):
-            loaded = _load(file, forecast, ops, progress)
-            loaded.warnings += warnings
-            if adapters:
-                loaded.adapters = load_adapters(adapters, pairs, cast("TextModel", loaded.model))
-        else:
-            loaded = _load_with_llamacpp(file, forecast, ops, settings, progress)
+        if draft:
+            settings = replace(settings, prediction_heads=False)
+        loaded = _load_somewhere(_Request(file, beside_it, settings, draft, adapters, progress), ops)
     if draft:  # its memory was counted above
         own = LoadSettings(cache_types=settings.cache_types, prediction_heads=False)
-        loaded.draft = load_model(draft, own, ops=ops)
+        loaded.draft = load_model(draft, own, ops=loaded.ops)
     return loaded
 
 
-def _backends_for(file: GGUFFile, settings: LoadSettings) -> list[Backend]:
-    """Return the backends that may compute the model, the best first; what llama.cpp runs needs no GPU's."""
-    own = engine_for(file, settings.engine) == PUNA
-    return backends(gpu=own and settings.placement.num_gpu != 0)
+@dataclass(frozen=True)
+class _Request:
+    """A model to be loaded from open files."""
+
+    file: GGUFFile
+    projector: GGUFFile | None
+    settings: LoadSettings
+    draft: str | Path | None = None
+    adapters: Sequence[AdapterFile] = ()
+    progress: ProgressCallback | None = None
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Arguments of the table of its memory."""
+        settings = self.settings
+        return {
+            "context": settings.context, "parallel": settings.parallel, "batch": settings.batch_size
+        }  # fmt: skip
+
+    def forecast_on(self, ops: Backend) -> Forecast:
+        """Return the forecast of the whole model, which Puna's own engine runs."""
+        settings = self.settings
+        return Forecast(
+            self.file, settings.cache_types, ops, self.projector, prediction_heads=settings.prediction_heads
+        )
+
+    def forecast(self, stages: Sequence[Stage]) -> MemoryForecast:
+        """Return the forecast of the model with these stages."""
+        settings = self.settings
+        if len(stages) > 1:
+            return DividedForecast(
+                self.file, stages, settings.cache_types, self.projector,
+                prediction_heads=settings.prediction_heads, reserved=settings.reserved,
+            )  # fmt: skip
+        return forecast_for(
+            self.file, settings.cache_types, stages[0].ops, self.projector, engine=settings.engine,
+            placement=settings.placement, prediction_heads=settings.prediction_heads,
+            layers=settings.layers,
+        )  # fmt: skip
+
+    def draft_bytes(self, ops: Backend) -> int:
+        """Return the bytes of the draft model, if there is one."""
+        if not self.draft:
+            return 0
+        with open_gguf(self.draft) as file:
+            needs = forecast_for(file, self.settings.cache_types, ops, prediction_heads=False)
+            table = needs.table(**self.sizes)
+        return table.host - table.process  # they share the process
+
+    def adapter_bytes(self) -> int:
+        return sum(adapter_bytes(Path(each.path)) for each in self.adapters)
+
+    def placements(self, ops: Backend | None) -> Iterator[Placed]:
+        """Yield the ways to place it, the best first: on `ops`, or by default where its settings say."""
+        settings = self.settings
+        own = engine_for(self.file, settings.engine) == PUNA
+        others = [ops] if ops is not None else backends(gpu=own and settings.placement.num_gpu != 0)
+        gpus = [each for each in others if each.device != Backend.device]
+        if ops is not None or not gpus:
+            unknown = ops is None and own and settings.placement.num_gpu == 0 and may_use_gpu()
+            fitting = sys.maxsize if unknown else 0  # not asked
+            problem = gpu_problem() if settings.placement.num_gpu > 0 else ""
+            warning = f"the processor computes this model: {problem}" if problem else ""
+            yield Placed((Stage(others[0], 0, 0),), fitting, warning)
+            return
+        yield from placements(
+            Devices(gpus, next((each for each in others if each not in gpus), None)),
+            settings.placement,
+            self.forecast_on,
+            self.sizes,
+            beside=self.draft_bytes(gpus[0]) + self.adapter_bytes(),
+            reserved=settings.reserved,
+        )
+
+
+def planned_forecast(
+    file: GGUFFile, settings: LoadSettings, projector: GGUFFile | None = None
+) -> MemoryForecast:
+    """Return the forecast of a model placed as `load_model` would do now, or at worst on the processor."""
+    request = _Request(file, projector, settings)
+    for placed in request.placements(None):
+        forecast = request.forecast(placed.stages)
+        with contextlib.suppress(InsufficientMemoryError):
+            _admit(request, forecast, placed.stages[0].ops)
+            break
+    return forecast
+
+
+def _load_somewhere(request: _Request, ops: Backend | None) -> LoadedModel:
+    """Load the model on the first devices that have the memory."""
+    failures: list[tuple[Placed, Exception]] = []
+    for placed in request.placements(ops):
+        forecast = request.forecast(placed.stages)
+        try:
+            pairs = _admit(request, forecast, placed.stages[0].ops)
+            loaded = _load(request, forecast, placed, pairs)
+        except Exception as error:
+            short = isinstance(error, InsufficientMemoryError)
+            if not short and not (placed.uses_gpu and is_out_of_memory(error)):
+                raise
+            failures.append((placed, error.with_traceback(None)))
+            gc.collect()  # of what was loaded
+            continue
+        if failures and not placed.uses_gpu:
+            reason = f"the processor computes this model, which does not fit on the GPU: {failures[0][1]}"
+            loaded.warnings += (reason,)
+        if placed.warning:
+            loaded.warnings += (placed.warning,)
+        return loaded
+    # With several devices the least is needed of each.
+    divided = [error for placed, error in failures if len(placed.stages) > 1]
+    raise (divided or [failures[-1][1]])[0]
 
 
 @dataclass
@@ -222,7 +334,7 @@ def load_stage(
             file, settings.cache_types, ops, prediction_heads=settings.prediction_heads,
             engine=settings.engine, layers=settings.layers,
         )  # fmt: skip
-        pairs = _admit(file, forecast, settings, ops, None, adapters)
+        pairs = _admit(_Request(file, None, settings, adapters=adapters), forecast, ops)
         assert isinstance(forecast, Forecast)
         source = _FileSource(file, ops, forecast.weight_bytes, progress, forecast.options.stage)
         model = _load_text(file, forecast, source)
@@ -231,27 +343,18 @@ def load_stage(
     return LoadedStage(model, forecast.weight_bytes)
 
 
-def _admit(
-    file: GGUFFile,
-    forecast: MemoryForecast,
-    settings: LoadSettings,
-    ops: Backend,
-    draft: str | Path | None,
-    adapters: Sequence[AdapterFile],
-) -> list[Pairs]:
-    """Return the adapters' matrices for this process if memory suffices for them, model and draft model."""
-    sizes = {"context": settings.context, "parallel": settings.parallel, "batch": settings.batch_size}
-    needs = forecast.table(**sizes)
+def _admit(request: _Request, forecast: MemoryForecast, ops: Backend) -> list[Pairs]:
+    """Return the adapters' matrices for this process if memory suffices for them, model and draft model.
+
+    `ops` is the backend of the first layers.
+    """
+    file, settings, adapters = request.file, request.settings, request.adapters
+    needs = forecast.table(**request.sizes)
     check_count(adapters)
-    draft_bytes, free = 0, ops.available_memory(settings.reserved)
-    if draft:
-        with open_gguf(draft) as guesser:
-            draft_needs = forecast_for(guesser, settings.cache_types, ops, prediction_heads=False)
-            table = draft_needs.table(**sizes)
-        draft_bytes = table.host - table.process  # they share the process
-    counted = sum(adapter_bytes(Path(each.path)) for each in adapters)
+    draft_bytes, free = request.draft_bytes(ops), ops.available_memory(settings.reserved)
+    counted = request.adapter_bytes()
     forecast.check(needs, free, draft_bytes, counted)
-    if not isinstance(forecast, Forecast):
+    if not isinstance(forecast, Forecast | DividedForecast):
         if adapters:
             raise UnsupportedModelError(
                 f"{file.path}: adapters need Puna's own engine, and this model runs on llama.cpp"
@@ -261,32 +364,44 @@ def _admit(
     # Reading fills in experts that a file leaves out, so the matrices may be larger than the file.
     held = sum(pair.a.nbytes + pair.b.nbytes for each in pairs for pair in each.values())
     forecast.check(needs, free, draft_bytes, max(counted, held))
-    if (stage := forecast.options.stage) is None:
+    if isinstance(forecast, DividedForecast) or (stage := forecast.options.stage) is None:
         return pairs
     return [{name: pair for name, pair in each.items() if stage.holds(name)} for each in pairs]
 
 
-def _load(file: GGUFFile, forecast: Forecast, ops: Backend, progress: ProgressCallback | None) -> LoadedModel:
+def _load(request: _Request, forecast: MemoryForecast, placed: Placed, pairs: Sequence[Pairs]) -> LoadedModel:
+    """Load the model to where it was placed, with the adapters `pairs`."""
+    file, progress = request.file, request.progress
+    if not isinstance(forecast, Forecast | DividedForecast):
+        return _load_with_llamacpp(file, forecast, placed.stages[0].ops, request.settings, progress)
     tokenizer = tokenizer_from_gguf(file)
-    source = _FileSource(file, ops, forecast.weight_bytes, progress, forecast.options.stage)
-    model = _load_text(file, forecast, source)
-    vision = None
-    if forecast.vision is not None:
-        vision = _load_vision(forecast.vision, source, tokenizer)
-    pooling = None if model.encodes_prompts else read_pooling(file, generates=model.generates)
+    parts = forecast.stages if isinstance(forecast, DividedForecast) else [forecast]
+    models: list[TextModel] = []
+    total, done = forecast.weight_bytes, 0
+    for part, stage in zip(parts, placed.stages, strict=True):
+        source = _FileSource(file, stage.ops, total, progress, part.options.stage, done)
+        models.append(_load_text(file, part, source))
+        done = source.done
+    first, vision = models[0], None
+    if (seen := parts[0].vision) is not None:
+        vision = _load_vision(seen, _FileSource(seen.file, first.ops, total, progress, done=done), tokenizer)
+    pooling = None if first.encodes_prompts else read_pooling(file, generates=first.generates)
     loaded = LoadedModel(
         file.path,
-        model,
+        first if len(models) == 1 else DividedModel(cast("list[Decoder]", models)),
         tokenizer,
         forecast.trained_context,
         forecast.weight_bytes,
         pooling,
         vram_bytes=forecast.vram_bytes,
         vision=vision,
+        fitting=placed.fitting,
     )
-    loaded.ranking = read_ranking(file, model.ranks_by)
+    loaded.ranking = read_ranking(file, first.ranks_by)
     template = file.metadata.get("tokenizer.chat_template.rerank")
     loaded.rank_template = template if isinstance(template, str) else None
+    if request.adapters:
+        loaded.adapters = load_adapters(request.adapters, pairs, *models)
     return loaded
 
 
@@ -324,9 +439,9 @@ def _load_with_llamacpp(
     )
 
 
-def _load_vision(forecast: VisionForecast, text: _FileSource, tokenizer: Tokenizer) -> VisionTower:
+def _load_vision(forecast: VisionForecast, source: _FileSource, tokenizer: Tokenizer) -> VisionTower:
     """Load the tower from its own file, or from the vision tensors of the text model's file."""
-    source, file = text.continued(forecast.file), forecast.file
+    file = forecast.file
     try:
         tower = type(forecast.tower).load(source, forecast.tower.options)
         tower.use(tokenizer)
@@ -355,20 +470,16 @@ class _FileSource:
         total: int,
         progress: ProgressCallback | None,
         stage: ModelStage | None = None,
+        done: int = 0,
     ) -> None:
+        """`done` of the `total` bytes to be read, other sources have read."""
         self.ops = ops
         self._file = file
         self._stage = stage
         self._progress = progress
-        self._total = total  # bytes of all tensors to be read
-        self._done = 0
+        self._total = total
+        self.done = done
         self._counted: set[str] = set()
-
-    def continued(self, file: GGUFFile) -> _FileSource:
-        """Return a source for `file` that continues this one's progress."""
-        source = _FileSource(file, self.ops, self._total, self._progress)
-        source._done = self._done
-        return source
 
     @property
     def left(self) -> list[str]:
@@ -413,9 +524,9 @@ class _FileSource:
             )
         if name not in self._counted:
             self._counted.add(name)
-            self._done += tensor.nbytes
+            self.done += tensor.nbytes
             if self._progress is not None:
-                self._progress(self._done, self._total)
+                self._progress(self.done, self._total)
 
 
 def _significant(shape: tuple[int, ...]) -> tuple[int, ...]:

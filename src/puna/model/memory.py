@@ -19,7 +19,7 @@ from puna.gguf import StringArray
 from puna.gguf.metadata import scalar
 from puna.kvcache.types import F16_TYPES, KVTypes
 from puna.model.registry import model_for
-from puna.model.stages import ModelStage
+from puna.model.stages import ModelStage, places_to_cut
 from puna.ops import Backend, default_backend
 from puna.vision.options import OF_IMAGES, OF_SOUND
 from puna.vision.registry import read_checked, tower_beside, tower_in
@@ -66,6 +66,7 @@ class MemoryTable:
     tokenizer: int
     process: int = _PROCESS_BYTES
     bookkeeping: int = 0  # of sequences' cells
+    beside: tuple[tuple[str, int], ...] = ()  # activations on devices other than the first, by device
 
     def layer(self, number: int) -> PartMemory:
         """Return the part of a layer."""
@@ -91,9 +92,14 @@ class MemoryTable:
         return self.on(self.devices[0])
 
     def on(self, device: str) -> int:
-        """Return the bytes on `device`; what belongs to no part is on the first device."""
-        others = self.activations + self.tokenizer + self.process + self.bookkeeping
-        here = others if self.parts[0].device == device else 0
+        """Return the bytes on `device`.
+
+        What belongs to no part counts on the processor if a part is there, and otherwise on the first device.
+        """
+        devices = self.devices
+        here = self.activations if device == devices[0] else dict(self.beside).get(device, 0)
+        if device == (Backend.device if self.beside and Backend.device in devices else devices[0]):
+            here += self.tokenizer + self.process + self.bookkeeping
         return here + sum(part.weights + part.cache for part in self.parts if part.device == device)
 
     @property
@@ -229,6 +235,13 @@ class Forecast(MemoryForecast):
         except ModelError as error:
             raise UnsupportedModelError(f"{file.path.name}: {error}") from None
         return stage
+
+    def places_to_cut(self) -> list[int]:
+        """Return the layers before which the model may be cut, in ascending order, and last their number."""
+        options = self.options
+        kept = [layer.remembers for layer in options.layers[: options.block_count]]
+        cuts = [] if self.architecture.undivided else places_to_cut(kept)
+        return [*cuts, options.block_count]
 
     def reads(self, name: str) -> bool:
         """Whether the text model in this process reads the tensor `name`, if it knows it."""

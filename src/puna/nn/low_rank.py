@@ -6,7 +6,7 @@ one model serves requests with any adapters in one batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -106,6 +106,27 @@ class RowScales:
             if (scales := self.each(adapter, rows)) is not None:
                 found |= scales != 0
         return found.nonzero()[0]
+
+
+class StagesRowScales:
+    """The strengths in all stages of a model, which compute the same passes."""
+
+    def __init__(self, stages: Sequence[RowScales]) -> None:
+        self._stages = stages
+
+    def begin(self, scales: Mapping[int, NDArray[np.float32]], outputs: Rows | None) -> None:
+        """See `RowScales.begin`."""
+        for each in self._stages:
+            each.begin(scales, outputs)
+
+    def end(self) -> None:
+        """See `RowScales.end`."""
+        for each in self._stages:
+            each.end()
+
+    @property
+    def active(self) -> bool:
+        return self._stages[0].active
 
 
 class LowRank:

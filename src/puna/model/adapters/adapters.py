@@ -17,7 +17,7 @@ from puna.model.base import TextModel
 from puna.model.encoder import Encoder
 from puna.nn.experts import ExpertLinear
 from puna.nn.layers import Embedding, Linear, Rows, StackedLinear
-from puna.nn.low_rank import ExpertLowRank, LowRank, LowRankRows, RowScales
+from puna.nn.low_rank import ExpertLowRank, LowRank, LowRankRows, RowScales, StagesRowScales
 from puna.nn.module import Module
 from puna.options import LARGEST_SCALE, MAX_ADAPTERS, AdapterFile, AdapterScale, is_scale
 
@@ -35,10 +35,16 @@ Uses = tuple[tuple[int, float], ...]
 class Adapters:
     """Adapters that a model was loaded with; only `rows` changes afterwards, with each pass."""
 
-    def __init__(self, model: TextModel) -> None:
-        self.rows = model.row_scales
-        self._encoder = model if isinstance(model, Encoder) else None
-        self._places = _places(model)
+    def __init__(self, *stages: TextModel) -> None:
+        """The model consists of `stages`, usually one."""
+        self.rows = StagesRowScales([stage.row_scales for stage in stages])
+        self._encoder = stages[0] if isinstance(stages[0], Encoder) else None
+        self._places: dict[str, Places] = {}
+        self._row_scales: dict[str, RowScales] = {}  # of the stage that has a tensor
+        for stage in stages:
+            found = _places(stage)
+            self._places |= found
+            self._row_scales |= dict.fromkeys(found, stage.row_scales)
         self.names: list[str] = []
         self._scales: list[float] = []
         self._digests: list[str] = []
@@ -62,7 +68,7 @@ class Adapters:
         digest = hashlib.sha256()
         for tensor, pair in sorted(pairs.items()):
             for place, rows in self._places[tensor]:
-                low_rank = _low_rank_of(place, self.rows)
+                low_rank = _low_rank_of(place, self._row_scales[tensor])
                 low_rank.add(number, tensor, pair.a, np.ascontiguousarray(pair.b[..., rows, :]))
             for part in (tensor.encode(), pair.a.tobytes(), pair.b.tobytes()):
                 digest.update(part)
@@ -138,9 +144,9 @@ def adapter_bytes(path: Path) -> int:
         return 4 * file.parameter_count
 
 
-def load_adapters(files: Sequence[AdapterFile], every: Sequence[Pairs], model: TextModel) -> Adapters:
-    """Add the adapters `every`, read from `files`, to `model`. Raises `ModelError`."""
-    adapters = Adapters(model)
+def load_adapters(files: Sequence[AdapterFile], every: Sequence[Pairs], *stages: TextModel) -> Adapters:
+    """Add the adapters `every`, read from `files`, to a model of `stages`. Raises `ModelError`."""
+    adapters = Adapters(*stages)
     for file, pairs in zip(files, every, strict=True):
         adapters.add(file, pairs)
     return adapters
