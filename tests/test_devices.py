@@ -59,7 +59,7 @@ def test_gpus_are_found_where_the_kernel_lists_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("driver", "missing", "note"),
     [
-        ("nvidia", (), "a GPU computes the models that fit its memory"),
+        ("nvidia", (), "a GPU computes what fits its memory"),
         (
             "nvidia",
             ("triton",),

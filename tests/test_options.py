@@ -50,17 +50,14 @@ def test_placement_options_take_effect_with_llama_cpp() -> None:
     assert Options.merge({"tensor_split": [1, 2]}).placement == Placement(tensor_split=(1.0, 2.0))
 
 
-def test_a_model_on_the_gpu_is_there_whole() -> None:
-    part = 'option "num_gpu" has no effect: all layers are on the GPU, and dividing them is not supported'
-    for layers in (1, 31):
-        (sentence,) = Options.ignored({"num_gpu": layers}, on_gpu=32)
-        assert sentence.startswith(part)
-    for layers in (32, 33, 99, -1, 0):
-        assert Options.ignored({"num_gpu": layers}, on_gpu=32) == []
-    assert Options.ignored({"main_gpu": 1, "tensor_split": "3,1", "low_vram": True}, on_gpu=32) == [
-        'option "main_gpu" has no effect: models are on the first GPU, whole',
-        'option "tensor_split" has no effect: models are on the first GPU, whole',
-        'option "low_vram" has no effect: num_gpu says how much is on a GPU',
+def test_options_for_several_gpus_need_several() -> None:
+    given = {"num_gpu": 5, "main_gpu": 1, "tensor_split": "3,1", "low_vram": True}
+    useless = 'option "low_vram" has no effect: num_gpu says how much is on a GPU'
+    assert Options.ignored(given, on_gpu=5, gpus=2) == [useless]
+    assert Options.ignored(given, on_gpu=5, gpus=1) == [
+        'option "main_gpu" has no effect: there is one GPU',
+        'option "tensor_split" has no effect: there is one GPU',
+        useless,
     ]
 
 

@@ -75,7 +75,7 @@ class Devices:
                 f"the processor computes: using GPUs needs {' and '.join(missing)}, which the extra gpu "
                 "installs (pip install 'puna[gpu]')"
             )
-        return "a GPU computes the models that fit its memory; 'puna doctor' says which one, or why none does"
+        return "a GPU computes what fits its memory; 'puna doctor' says which one, or why none does"
 
     def sentences(self) -> list[str]:
         """Return a line for each device."""

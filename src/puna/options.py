@@ -65,15 +65,12 @@ AUTO, PUNA, LLAMACPP = ENGINES
 
 
 class Placement(msgspec.Struct, frozen=True):
-    """The placement of a model, by llama.cpp.
+    """The placement of a model on the processor and GPUs."""
 
-    Puna's own engine puts all layers on the GPU if they fit, unless `num_gpu` is 0.
-    """
-
-    num_gpu: int = -1  # layers on the GPU; negative: all, if there is one
-    main_gpu: int = 0  # the GPU that holds them, without `tensor_split`
+    num_gpu: int = -1  # layers on GPUs, at most; negative: all, if there is one
+    main_gpu: int = 0  # the GPU that holds them, or with Puna's own engine the first ones
     tensor_split: tuple[float, ...] = ()  # share of each GPU
-    use_mmap: bool = True  # leave weights in the mapped file instead of reading them
+    use_mmap: bool = True  # with llama.cpp: leave weights in the mapped file instead of reading them
 
 
 class AdapterFile(msgspec.Struct, frozen=True):
@@ -178,13 +175,17 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def ignored(
-        *layers: Mapping[str, Any] | None, engine: str = PUNA, scales: bool = False, on_gpu: int = 0
+        *layers: Mapping[str, Any] | None,
+        engine: str = PUNA,
+        scales: bool = False,
+        on_gpu: int = 0,
+        gpus: int = 0,
     ) -> list[str]:
         """Return a sentence for each option in `layers` that has no effect with `engine`.
 
         These are unknown options, with Puna's own engine those for GPUs that it does not follow, and
-        `replicas` unless the model `scales`. `on_gpu` is the number of layers on the GPU: all of the model's,
-        or none. The values null, false, 0 and -1 need no sentence, because they request the default.
+        `replicas` unless the model `scales`. `on_gpu` is the number of layers on GPUs, `gpus` that of GPUs.
+        The values null, false, 0 and -1 need no sentence, because they request the default.
         """
         given: dict[str, Any] = {}
         for layer in layers:
@@ -192,9 +193,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         requested = [name for name, value in given.items() if value and value != -1]  # -1: automatic
         reasons = _USELESS
         if engine != LLAMACPP:
-            reasons = reasons | (_ON_GPU if on_gpu else _UNPLACED)
-            if on_gpu and 0 < Options.merge({"num_gpu": given.get("num_gpu")}).num_gpu < on_gpu:
-                reasons = reasons | _UNDIVIDED
+            reasons = reasons | (_UNPLACED if not on_gpu else _ON_GPU if gpus < 2 else _ON_GPUS)
         reasons = reasons if scales else reasons | _UNSCALED
         useless = [f'option "{name}" has no effect: {reasons[name]}' for name in requested if name in reasons]
         unknown = [name for name in requested if name not in _TYPES and name not in reasons]
@@ -264,14 +263,9 @@ _UNPLACED = {
     "use_mmap": "weights are always copied into memory when loaded",
 }
 
-#: The same on a GPU, and for a part of the layers.
-_ON_GPU = {
-    **dict.fromkeys(("main_gpu", "tensor_split"), "models are on the first GPU, whole"),
-    "use_mmap": "weights are always copied into memory when loaded",
-}
-_UNDIVIDED = {
-    "num_gpu": "all layers are on the GPU, and dividing them is not supported; 0 is for the processor"
-}
+#: The same for models on GPUs, and if there is only one.
+_ON_GPUS = {"use_mmap": "weights are always copied into memory when loaded"}
+_ON_GPU = _ON_GPUS | dict.fromkeys(("main_gpu", "tensor_split"), "there is one GPU")
 
 #: Options that only clusters use.
 _UNSCALED = {"replicas": "the server runs no cluster"}

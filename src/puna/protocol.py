@@ -503,7 +503,7 @@ class Load(WireMessage, frozen=True):
     reserved: int = 0  # bytes of memory to leave for the caches of other models
     allowed: int | None = None  # bytes that the process may take besides; None: all that are free
     engine: str = AUTO
-    placement: Placement = Placement()  # for llama.cpp
+    placement: Placement = Placement()
     split: SplitLoad | None = None  # load only a part of the model
 
 
@@ -607,9 +607,10 @@ class Loaded(WireMessage, frozen=True):
     kernels: str = ""  # instruction set of the kernels, "numpy", or "ggml" with llama.cpp
     engine: str = PUNA  # the engine that runs the model
     vram_bytes: int = 0  # weights on GPUs, with Puna's own engine the caches too
-    device: str = ""  # where Puna's own engine computes, "CPU" or "GPU 0"
-    on_gpu: int = 0  # layers that it computes on a GPU: all or none
-    placed: bool = False  # whether it would compute them elsewhere with another `num_gpu`
+    device: str = ""  # where Puna's own engine computes, "CPU", "GPU 0" or several with their layers
+    on_gpu: int = 0  # layers that it computes on GPUs
+    fitting: int = 0  # layers that GPUs had the memory for when it was loaded, whatever `num_gpu` said
+    gpus: int = 0  # GPUs that it could be on
     max_context: int = 0  # the maximum to which `context_length` can grow
     trained_context: int = 0  # upper limit of every context; 0: unknown
     exact_context: bool = False  # answers depend on the `num_ctx` the model was loaded with

@@ -83,10 +83,10 @@ def gpus_line(**state: Any) -> str:
 
 
 def test_the_report_says_which_gpu_models_use_or_why_none() -> None:
-    second = H200 | {"problem": "models use the first GPU"}
+    second = H200 | {"problem": "it is too old"}
     line = gpus_line(gpus=[CARD], gpu_use=USE | {"gpus": [H200, second]})
-    assert "150 GB, compute capability 9.0, CUDA 13.0: used by models that fit;" in line
-    assert line.endswith("CUDA 13.0: not used: models use the first GPU")
+    assert "150 GB, compute capability 9.0, CUDA 13.0: used;" in line
+    assert line.endswith("CUDA 13.0: not used: it is too old")
     assert "the extra gpu is not installed" in gpus_line(gpus=[CARD])
     old = {"torch": "2.11.0", "runtime": "CUDA 13.0", "problem": "its driver is too old", "gpus": []}
     assert "models use the processor: its driver is too old" in gpus_line(gpus=[CARD], gpu_use=old)

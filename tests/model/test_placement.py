@@ -1,110 +1,256 @@
-"""The place where a model is computed: the GPU if it fits, unless its settings say otherwise."""
+"""The devices that compute a model: a GPU if it fits, or several with some layers each."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-import torch
 
 from puna.cli.manage import processor
 from puna.engine.engine import Engine
 from puna.engine.room import EngineSizes
 from puna.errors import InsufficientMemoryError
-from puna.model.load import LoadSettings, load_model
-from puna.ops import backend_named
-from puna.ops.gpu.torch_backend import TorchBackend
+from puna.gguf import open_gguf
+from puna.model.load import LoadedModel, LoadSettings, load_model, planned_forecast
+from puna.model.memory import Forecast
+from puna.model.placement import Room, ends_of_stages
+from puna.ops import default_backend
 from puna.options import Placement
 from puna.runner.process import _loaded
+from tests.stand_in_gpus import memory_for, use_gpus
+from tests.tiny.bert import TinyBert, tiny_bert_gguf
 from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 
-PROCESSOR = backend_named("reference")
-
-
-class Gpu(TorchBackend):
-    """A GPU of a certain size, computed by torch on the processor."""
-
-    def __init__(self, memory: int) -> None:
-        super().__init__(torch.device("cpu"))
-        self.device = "GPU 0"  # type: ignore[misc]
-        self.memory = memory
-
-    def available_memory(self, promised: int = 0) -> int:
-        return self.memory
+LAYERS = 6
+SETTINGS = LoadSettings(context=64, batch_size=64)
+PLENTY = 1 << 30
 
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_llama_gguf(tmp_path_factory.mktemp("placement") / "llama.gguf", TinyLlama())
+    return tiny_llama_gguf(tmp_path_factory.mktemp("placement") / "llama.gguf", TinyLlama(layers=LAYERS))
 
 
 @pytest.fixture(autouse=True)
-def machine(monkeypatch: pytest.MonkeyPatch) -> list[Gpu]:
-    """Return the machine's GPUs, of which tests may change the memory."""
-    gpus = [Gpu(1 << 30)]
-
-    def backends(*, gpu: bool = True) -> list[object]:
-        return [*gpus, PROCESSOR] if gpu else [PROCESSOR]
-
-    monkeypatch.setattr("puna.model.load.backends", backends)
-    monkeypatch.setattr("puna.runner.process.may_use_gpu", lambda: True)
-    return gpus
+def processor_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let tests say which GPUs there are."""
+    monkeypatch.delenv("PUNA_OPS", raising=False)
 
 
-def test_a_model_that_fits_is_computed_by_the_gpu(path: Path, machine: list[Gpu]) -> None:
-    loaded = load_model(path)
-    assert loaded.ops is machine[0]
-    assert (loaded.layers_on_gpu, loaded.warnings) == (loaded.model.options.block_count, ())
+def placed(path: Path, **wanted: object) -> LoadedModel:
+    return load_model(path, LoadSettings(context=64, batch_size=64, placement=Placement(**wanted)))  # type: ignore[arg-type]
 
 
-def test_a_model_that_does_not_fit_is_computed_by_the_processor(path: Path, machine: list[Gpu]) -> None:
-    machine[0].memory = 1000
-    loaded = load_model(path)
-    assert (loaded.ops, loaded.layers_on_gpu, loaded.vram_bytes) == (PROCESSOR, 0, 0)
+def layers_of(loaded: LoadedModel) -> dict[str, int]:
+    return {ops.device: count for ops, count in loaded.layers_on.items()}
+
+
+# --- how many layers --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("free", "first", "places", "most", "ends"),
+    [
+        ((100, 100), 10, range(1, 11), 10, [9, 10]),  # 10 bytes of the first are for what is no layer
+        ((55, 25), 10, range(1, 11), 10, [4, 6]),
+        ((55, 25), 10, [2, 5, 10], 10, [2, 2]),  # three more do not fit the second
+        ((55, 35), 10, [2, 5, 10], 10, [2, 5]),
+        ((100, 100), 10, range(1, 11), 4, [4, 4]),
+        ((15, 100), 10, range(1, 11), 10, [0, 9]),  # then the second is first
+        ((5, 5), 10, range(1, 11), 10, [0, 0]),
+    ],
+)
+def test_each_device_takes_as_many_layers_as_fit(
+    free: tuple[int, ...], first: int, places: range | list[int], most: int, ends: list[int]
+) -> None:
+    rooms = [Room(size, [10] * 10, 0, first, most) for size in free]
+    assert ends_of_stages(rooms, list(places)) == ends
+
+
+def test_layers_of_different_sizes_are_counted_one_by_one() -> None:
+    room = Room(100, [5, 50, 5, 50], 20, 15, 4)
+    assert ends_of_stages([room], [1, 2, 3, 4]) == [3]
+
+
+# --- one GPU ----------------------------------------------------------------------------------------
+
+
+def test_a_model_that_fits_is_computed_by_the_gpu(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    [gpu] = use_gpus(monkeypatch, PLENTY)
+    loaded = placed(path)
+    assert loaded.ops is gpu
+    assert (loaded.layers_on_gpu, loaded.fitting, loaded.warnings) == (LAYERS, LAYERS, ())
+
+
+@pytest.mark.parametrize("layers", [1, 4, 5])
+def test_layers_that_do_not_fit_are_computed_by_the_processor(
+    path: Path, monkeypatch: pytest.MonkeyPatch, layers: int
+) -> None:
+    use_gpus(monkeypatch, PLENTY)
+    use_gpus(monkeypatch, memory_for(path, layers, SETTINGS))
+    loaded = placed(path)
+    assert layers_of(loaded) == {"GPU 0": layers, "CPU": LAYERS - layers}
+    assert (loaded.layers_on_gpu, loaded.fitting) == (layers, layers)
+    assert 0 < loaded.vram_bytes < loaded.weight_bytes
+    assert loaded.warnings == (
+        f"the processor computes the other layers: GPU 0 had memory for {layers} of {LAYERS}",
+    )
+
+
+def test_a_model_of_which_nothing_fits_is_computed_by_the_processor(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_gpus(monkeypatch, 1000)
+    loaded = placed(path)
+    assert (layers_of(loaded), loaded.layers_on_gpu, loaded.vram_bytes) == ({"CPU": LAYERS}, 0, 0)
     (warning,) = loaded.warnings
     assert warning.startswith("the processor computes this model, which does not fit on the GPU: ")
     assert "requires more GPU 0 memory" in warning
 
 
-def test_a_model_for_the_gpu_alone_is_refused(path: Path) -> None:
+def test_num_gpu_is_the_number_of_layers_on_the_gpu(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_gpus(monkeypatch, PLENTY)
+    for layers in (1, 3):
+        loaded = placed(path, num_gpu=layers)
+        assert layers_of(loaded) == {"GPU 0": layers, "CPU": LAYERS - layers}
+        assert (loaded.fitting, loaded.warnings) == (LAYERS, ())
+    assert layers_of(placed(path, num_gpu=LAYERS)) == layers_of(placed(path, num_gpu=99)) == {"GPU 0": LAYERS}
+    none = placed(path, num_gpu=0)
+    assert (layers_of(none), none.warnings) == ({"CPU": LAYERS}, ())
+    assert none.fitting > LAYERS, "that was not asked"
+    use_gpus(monkeypatch, memory_for(path, 2, SETTINGS))
+    fewer = placed(path, num_gpu=4)
+    assert (layers_of(fewer), fewer.fitting) == ({"GPU 0": 2, "CPU": 4}, 2)
+    assert fewer.warnings == (
+        "the processor computes the other layers: GPU 0 had memory for 2 of the 4 that num_gpu asks for",
+    )
+
+
+def test_models_that_cannot_be_divided_are_on_one_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tiny_bert_gguf(tmp_path / "bert.gguf", TinyBert())
+    use_gpus(monkeypatch, PLENTY)
+    loaded = placed(path, num_gpu=1)
+    assert set(layers_of(loaded)) == {"GPU 0"}
+    assert loaded.warnings == ("its layers cannot be divided, so that all are on GPU 0",)
+    use_gpus(monkeypatch, 100_000)
+    assert set(layers_of(placed(path))) == {"CPU"}
+
+
+def test_a_model_for_the_gpu_alone_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    [gpu] = use_gpus(monkeypatch, 1000)
     with pytest.raises(InsufficientMemoryError, match="requires more GPU 0 memory"):
-        load_model(path, ops=Gpu(1000))
+        load_model(path, ops=gpu)
 
 
-def test_no_layers_on_the_gpu_means_the_processor(path: Path, machine: list[Gpu]) -> None:
-    loaded = load_model(path, LoadSettings(placement=Placement(num_gpu=0)))
-    assert (loaded.ops, loaded.layers_on_gpu, loaded.warnings) == (PROCESSOR, 0, ())
-    assert load_model(path, LoadSettings(placement=Placement(num_gpu=1))).ops is machine[0]
+def test_the_processor_needs_memory_for_its_layers(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_gpus(monkeypatch, PLENTY)
+    use_gpus(monkeypatch, memory_for(path, 4, SETTINGS))
+    monkeypatch.setattr("puna.machine.available_memory", lambda: 5_000_000)
+    with pytest.raises(InsufficientMemoryError, match="for CPU require more system memory"):
+        placed(path)
 
 
 def test_a_request_for_a_gpu_that_cannot_be_used_says_why(
-    path: Path, machine: list[Gpu], monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    machine.clear()
+    monkeypatch.setattr("puna.model.load.backends", lambda gpu: [default_backend()])
     monkeypatch.setattr("puna.model.load.gpu_problem", lambda: "its driver is too old")
     loaded = load_model(path, LoadSettings(placement=Placement(num_gpu=99)))
     assert loaded.warnings == ("the processor computes this model: its driver is too old",)
     assert load_model(path).warnings == ()
 
 
+def test_a_draft_model_takes_memory_from_layers(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    [gpu] = use_gpus(monkeypatch, PLENTY)
+    with open_gguf(path) as file:
+        table = Forecast(file, ops=gpu, prediction_heads=False).table(context=64, parallel=1, batch=64)
+    use_gpus(monkeypatch, memory_for(path, 4, SETTINGS) + round((table.total - table.process) * 32 / 31))
+    loaded = load_model(path, SETTINGS, draft=path)
+    assert loaded.draft is not None
+    assert layers_of(loaded) == {"GPU 0": 4, "CPU": 2}
+    assert layers_of(loaded.draft) == {"GPU 0": LAYERS}
+
+
+# --- several GPUs -----------------------------------------------------------------------------------
+
+
+def test_a_model_is_on_the_main_gpu_if_it_fits_and_otherwise_on_another(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_gpus(monkeypatch, PLENTY, PLENTY)
+    assert layers_of(placed(path)) == {"GPU 0": LAYERS}
+    assert layers_of(placed(path, main_gpu=1)) == {"GPU 1": LAYERS}
+    use_gpus(monkeypatch, 1000, PLENTY)
+    assert layers_of(placed(path)) == {"GPU 1": LAYERS}
+    wrong = placed(path, main_gpu=2)
+    assert (layers_of(wrong), wrong.warnings) == (
+        {"GPU 1": LAYERS}, ("there is no GPU 2 for main_gpu",),
+    )  # fmt: skip
+
+
+def test_layers_fill_one_gpu_after_the_other_and_the_rest_is_for_the_processor(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_gpus(monkeypatch, PLENTY)
+    two, three = memory_for(path, 2, SETTINGS), memory_for(path, 3, SETTINGS, first=False)
+    use_gpus(monkeypatch, two, three)
+    loaded = placed(path)
+    assert layers_of(loaded) == {"GPU 0": 2, "GPU 1": 3, "CPU": 1}
+    assert loaded.gpus == 2
+    (warning,) = loaded.warnings
+    assert warning.endswith("GPU 0 and GPU 1 had memory for 5 of 6")
+    use_gpus(monkeypatch, three, memory_for(path, 3, SETTINGS))
+    assert layers_of(placed(path, main_gpu=1)) == {"GPU 1": 3, "GPU 0": 3}
+
+
+def test_tensor_split_gives_shares_of_the_layers(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_gpus(monkeypatch, PLENTY, PLENTY)
+    assert layers_of(placed(path, tensor_split=(1, 2))) == {"GPU 0": 2, "GPU 1": 4}
+    assert layers_of(placed(path, tensor_split=(1, 2), main_gpu=1)) == {"GPU 1": 4, "GPU 0": 2}
+    assert layers_of(placed(path, tensor_split=(1, 1), num_gpu=4)) == {"GPU 0": 2, "GPU 1": 2, "CPU": 2}
+    assert layers_of(placed(path, tensor_split=(0, 1))) == {"GPU 1": LAYERS}
+    assert layers_of(placed(path, tensor_split=(0, 0))) == {"GPU 0": LAYERS}
+    assert placed(path, tensor_split=(1, 1, 2)).warnings == (
+        "tensor_split has 3 shares, and the number of GPUs is 2",
+    )
+
+
+# --- what users see ---------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize(
-    ("num_gpu", "memory", "share", "placed"),
+    ("num_gpu", "memory", "share", "device", "fitting"),
     [
-        (-1, 1 << 30, "100% GPU", True),
-        (0, 1 << 30, "100% CPU", True),
-        (-1, 1000, "100% CPU", False),  # no other num_gpu would help
+        (-1, PLENTY, "100% GPU", "GPU 0", LAYERS),
+        (0, PLENTY, "100% CPU", "CPU", None),
+        (-1, 1000, "100% CPU", "CPU", 0),  # no other num_gpu would help
+        (3, PLENTY, "%/", "GPU 0 (3 of 6 layers) and CPU (3)", LAYERS),
     ],
 )
 def test_weights_and_caches_on_the_gpu_are_counted_there(
-    path: Path, machine: list[Gpu], num_gpu: int, memory: int, share: str, placed: bool
-) -> None:
-    machine[0].memory = memory
-    placement = Placement(num_gpu=num_gpu)
-    engine = Engine(
-        load_model(path, LoadSettings(placement=placement)), EngineSizes(context=64), growable=True
-    )
-    info = _loaded(engine, placement)
-    assert processor(info.weight_bytes + info.cache_bytes, info.vram_bytes) == share
-    assert (bool(info.on_gpu), info.placed, info.device) == (
-        share == "100% GPU", placed, "GPU 0" if share == "100% GPU" else "CPU",
-    )  # fmt: skip
+    path: Path, monkeypatch: pytest.MonkeyPatch, num_gpu: int, memory: int, share: str, device: str,
+    fitting: int | None,
+) -> None:  # fmt: skip
+    use_gpus(monkeypatch, memory)
+    engine = Engine(placed(path, num_gpu=num_gpu), EngineSizes(context=64), growable=True)
+    info = _loaded(engine)
+    assert share in processor(info.weight_bytes + info.cache_bytes, info.vram_bytes)
+    assert (info.device, info.gpus) == (device, 0 if num_gpu == 0 else 1)
+    assert info.fitting > LAYERS if fitting is None else info.fitting == fitting
+    engine.close()
+
+
+def test_a_forecast_shows_each_device(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_gpus(monkeypatch, PLENTY)
+    memory = memory_for(path, 4, SETTINGS)
+    use_gpus(monkeypatch, memory)
+    with open_gguf(path) as file:
+        table = planned_forecast(file, SETTINGS).table(context=64, parallel=1, batch=64)
+    devices = {part.name: part.device for part in table.parts}
+    assert list(devices) == ["input", *(f"layer {i}" for i in range(LAYERS)), "output"]
+    assert [devices[f"layer {i}"] for i in range(LAYERS)] == ["GPU 0"] * 4 + ["CPU"] * 2
+    assert table.on("GPU 0") <= memory
+    assert table.total == table.on("GPU 0") + table.on("CPU")
+    assert table.on("CPU") > table.tokenizer + table.process

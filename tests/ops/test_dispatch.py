@@ -109,7 +109,7 @@ def test_a_gpu_that_cannot_be_used_is_left_out_with_the_reason() -> None:
         ("", "UnavailableError: PUNA_OPS=gpu: torch "),
         (
             "cuda:1",
-            "OptionError: PUNA_GPU_DEVICE: models use the first GPU, and CUDA_VISIBLE_DEVICES=1 chooses it",
+            "OptionError: PUNA_GPU_DEVICE: models use all GPUs; CUDA_VISIBLE_DEVICES=1 is for this one alone",
         ),
         ("tpu", "OptionError: PUNA_GPU_DEVICE: 'tpu' is no device; use cuda or cpu"),
         ("mps", "OptionError: PUNA_GPU_DEVICE: there are kernels for cuda devices and cpu, not for 'mps'"),

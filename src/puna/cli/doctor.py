@@ -418,7 +418,7 @@ def _gpus_text(gpus: list[Report], use: Report) -> str:
     names = ", ".join(f"{gpu['name']} ({_driver_text(gpu['driver'])})" for gpu in gpus) or "none"
     found = [
         f"{gpu['name']}, {_size(gpu['memory'])}, compute capability {gpu['capability']}, {use['runtime']}: "
-        + (f"not used: {gpu['problem']}" if gpu["problem"] else "used by models that fit")
+        + (f"not used: {gpu['problem']}" if gpu["problem"] else "used")
         for gpu in use.get("gpus", ())
     ]
     if not found and (gpus or use):

@@ -77,6 +77,7 @@ class LoadedModel:
     draft: LoadedModel | None = None  # draft model
     vram_bytes: int = 0  # of weights on GPUs
     fitting: int = 0  # layers that GPUs have the memory for, whatever `num_gpu` says
+    gpus: int = 0  # GPUs that it could be on
     warnings: tuple[str, ...] = ()  # for users of the model
     vision: VisionTower | None = None  # vision tower
     adapters: Adapters | None = None  # requests may use them
@@ -97,6 +98,14 @@ class LoadedModel:
         if isinstance(self.model, DividedModel):
             return self.model.layers_on()
         return {self.ops: self.model.options.block_count} if isinstance(self.model, TextModel) else {}
+
+    @property
+    def cache_share_on_gpu(self) -> float:
+        """About which share of caches' bytes is on GPUs, with Puna's own engine."""
+        if isinstance(self.model, DividedModel):
+            shares = self.model.cache_shares().items()
+            return sum(share for ops, share in shares if ops.device != Backend.device)
+        return 1.0 if self.layers_on_gpu else 0.0
 
     @property
     def kernels(self) -> str:
@@ -251,12 +260,12 @@ class _Request:
         own = engine_for(self.file, settings.engine) == PUNA
         others = [ops] if ops is not None else backends(gpu=own and settings.placement.num_gpu != 0)
         gpus = [each for each in others if each.device != Backend.device]
-        if ops is not None or not gpus:
+        if ops is not None or not own or not gpus:
             unknown = ops is None and own and settings.placement.num_gpu == 0 and may_use_gpu()
             fitting = sys.maxsize if unknown else 0  # not asked
             problem = gpu_problem() if settings.placement.num_gpu > 0 else ""
             warning = f"the processor computes this model: {problem}" if problem else ""
-            yield Placed((Stage(others[0], 0, 0),), fitting, warning)
+            yield Placed((Stage(others[0], 0, 0),), fitting, warning=warning)
             return
         yield from placements(
             Devices(gpus, next((each for each in others if each not in gpus), None)),
@@ -396,6 +405,7 @@ def _load(request: _Request, forecast: MemoryForecast, placed: Placed, pairs: Se
         vram_bytes=forecast.vram_bytes,
         vision=vision,
         fitting=placed.fitting,
+        gpus=placed.gpus,
     )
     loaded.ranking = read_ranking(file, first.ranks_by)
     template = file.metadata.get("tokenizer.chat_template.rerank")

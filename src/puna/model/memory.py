@@ -94,17 +94,18 @@ class MemoryTable:
     def on(self, device: str) -> int:
         """Return the bytes on `device`.
 
-        What belongs to no part counts on the processor if a part is there, and otherwise on the first device.
+        What is neither part nor activations is on the first device, or the host if there are several.
         """
-        devices = self.devices
-        here = self.activations if device == devices[0] else dict(self.beside).get(device, 0)
-        if device == (Backend.device if self.beside and Backend.device in devices else devices[0]):
+        first = self.parts[0].device
+        here = self.activations if device == first else dict(self.beside).get(device, 0)
+        if device == (Backend.device if self.beside else first):
             here += self.tokenizer + self.process + self.bookkeeping
         return here + sum(part.weights + part.cache for part in self.parts if part.device == device)
 
     @property
     def devices(self) -> list[str]:
-        return list(dict.fromkeys(part.device for part in self.parts))
+        found = [part.device for part in self.parts]
+        return list(dict.fromkeys([*found, Backend.device] if self.beside else found))
 
 
 @dataclass(frozen=True)

@@ -161,6 +161,7 @@ class Placed:
 
     stages: tuple[Stage, ...]
     fitting: int = 0  # layers that GPUs have the memory for, whatever `num_gpu` says
+    gpus: int = 0  # GPUs to choose from
     warning: str = ""
 
     @property
@@ -187,8 +188,9 @@ def placements(
 ) -> Iterator[Placed]:
     """Yield ways to place a model, the best first; each is to be tried if loading by those before it failed.
 
-    There is a GPU. `forecast` returns that of the whole model on a backend, and `sizes` are the arguments of its table.
-    `beside` the model, bytes are needed on its first device; `reserved` bytes of the host are for others.
+    There is a GPU. `forecast` returns that of the whole model on a backend, and `sizes` are the arguments of
+    its table. The first device needs `beside` bytes for more than the model, and `reserved` bytes of the host
+    are for others.
     """
     if not any(wanted.tensor_split):
         wanted = msgspec.structs.replace(wanted, tensor_split=())
@@ -198,29 +200,33 @@ def placements(
     limit = count if wanted.num_gpu < 0 else min(wanted.num_gpu, count)
     divisible = len(places) > 1
     unheeded = _unheeded(devices.gpus, wanted)
+
+    def placed(stages: Sequence[Stage], fitting: int, warning: str = "") -> Placed:
+        return Placed(tuple(stages), fitting, len(devices.gpus), "; ".join(filter(None, (unheeded, warning))))
+
     if not wanted.tensor_split and (limit == count or not divisible):
         whole = "" if limit == count else f"its layers cannot be divided, so that all are on {gpus[0].device}"
         for gpu in gpus:
-            yield Placed((Stage(gpu, 0, count),), count, _joined(unheeded, whole))
+            yield placed([Stage(gpu, 0, count)], count, whole)
     if divisible:
         every = [*gpus, host] if host is not None else gpus
         tables = {ops: forecast(ops).table(**sizes_on(ops, gpus[0], sizes, some)) for ops in every}
-        tried: list[tuple[Stage, ...]] = []
+        mosts = _mosts(devices.gpus, gpus, wanted, limit)
+        tried: list[Sequence[Stage]] = []
         for share in _ATTEMPTS:
-            rooms = [_room(ops, tables[ops], count, beside, reserved, share) for ops in tables]
-            found = _divided(gpus, host, rooms, places, _mosts(devices.gpus, gpus, wanted, limit))
-            if len(found) == 1 and not wanted.tensor_split and limit == count and host is not None:
+            rooms = [_room(ops, tables[ops], count, beside, reserved, share) for ops in every]
+            stages = _divided(gpus, host, rooms, places, mosts)
+            if len(stages) == 1 and not wanted.tensor_split and limit == count and host is not None:
                 # It has just been tried: at least the last layers have to be elsewhere.
-                found = _divided(gpus, host, rooms, places, [places[-2]] * len(gpus))
-            if not found or found in tried:
-                continue
-            tried.append(found)
-            fitting = ends_of_stages(rooms[: len(gpus)], places)[-1]
-            yield Placed(found, fitting, _joined(unheeded, _shortage(found, wanted, limit)))
+                stages = _divided(gpus, host, rooms, places, [places[-2]] * len(gpus))
+            if stages and stages not in tried:
+                tried.append(stages)
+                fitting = ends_of_stages(rooms[: len(gpus)], places)[-1]
+                yield placed(stages, fitting, _shortage(stages, wanted, limit))
     if host is not None:
-        yield Placed((Stage(host, 0, count),), 0, unheeded)
+        yield placed([Stage(host, 0, count)], 0)
     else:
-        yield Placed((Stage(gpus[0], 0, count),), count, unheeded)
+        yield placed([Stage(gpus[0], 0, count)], count)
 
 
 def sizes_on(ops: Backend, first: Backend, sizes: Mapping[str, int], forecast: Forecast) -> dict[str, int]:
@@ -246,15 +252,13 @@ def _in_order(gpus: Sequence[Backend], wanted: Placement) -> list[Backend]:
 
 def _unheeded(gpus: Sequence[Backend], wanted: Placement) -> str:
     """Return a sentence about GPUs that the options name and that do not exist."""
+    if len(gpus) < 2:
+        return ""  # other warnings say that the options have no effect
     if wanted.main_gpu >= len(gpus):
         return f"there is no GPU {wanted.main_gpu} for main_gpu"
     if len(wanted.tensor_split) > len(gpus):
         return f"tensor_split has {len(wanted.tensor_split)} shares, and the number of GPUs is {len(gpus)}"
     return ""
-
-
-def _joined(*sentences: str) -> str:
-    return "; ".join(filter(None, sentences))
 
 
 def _mosts(devices: Sequence[Backend], gpus: Sequence[Backend], wanted: Placement, limit: int) -> list[int]:
@@ -288,18 +292,18 @@ def _room(ops: Backend, table: MemoryTable, count: int, beside: int, reserved: i
 def _divided(
     gpus: Sequence[Backend], host: Backend | None, rooms: Sequence[Room], places: Sequence[int],
     mosts: Sequence[int],
-) -> tuple[Stage, ...]:  # fmt: skip
+) -> list[Stage]:  # fmt: skip
     """Return the stages of a model with as many layers on the GPUs as fit there; empty if none do."""
     limited = [replace(room, most=most) for room, most in zip(rooms, mosts, strict=False)]
     ends = ends_of_stages(limited, places)
     count = places[-1]
     if not ends[-1] or (host is None and ends[-1] < count):
-        return ()
+        return []
     begins = [0, *ends]
     stages = [Stage(gpu, begin, end) for gpu, begin, end in zip(gpus, begins, ends, strict=False)]
     if host is not None:  # whose memory is checked later
         stages.append(Stage(host, ends[-1], count))
-    return tuple(stage for stage in stages if stage)
+    return [stage for stage in stages if len(stage)]
 
 
 def _shortage(stages: Sequence[Stage], wanted: Placement, limit: int) -> str:

@@ -63,9 +63,9 @@ def backend_named(name: str) -> Backend:
 
         return CPU()
     if name == "gpu":
-        from puna.ops.gpu import gpu_backend
+        from puna.ops.gpu import gpu_backends
 
-        return gpu_backend()
+        return gpu_backends()[0]
     raise OptionError(f"PUNA_OPS: '{name}' is not a backend; use one of {', '.join(_NAMES)}")
 
 
@@ -109,11 +109,14 @@ def default_backend() -> Backend:
 def backends(*, gpu: bool = True) -> list[Backend]:
     """Return the backends a model may be loaded with, the best first.
 
-    That is the one `PUNA_OPS` names, or else the GPU's, if it can be used and `gpu`, and the default. Raises
-    `OptionError` for a wrong `PUNA_OPS` or `PUNA_GPU_DEVICE`.
+    These are those of the GPUs that can be used, if `gpu`, and the default; or if `PUNA_OPS` names one, that
+    is the only one, and `gpu` stands for all GPUs. Raises `OptionError` for a wrong `PUNA_OPS` or
+    `PUNA_GPU_DEVICE`.
     """
-    found = _gpu() if gpu and may_use_gpu() else None
-    return [found, default_backend()] if isinstance(found, Backend) else [default_backend()]
+    default = default_backend()
+    if default.name == "gpu":
+        return _gpus_or_reason()[0]
+    return [*_gpus_or_reason()[0], default] if gpu and may_use_gpu() else [default]
 
 
 def may_use_gpu() -> bool:
@@ -121,6 +124,8 @@ def may_use_gpu() -> bool:
 
     Nothing is imported for the answer.
     """
+    if env("GPU_DEVICE") == "cpu" and not env("OPS"):  # torch on the processor stands in for a GPU
+        return find_spec("torch") is not None
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")  # which AMD's driver reads too
     if hidden or env("OPS") or not any(map(os.path.exists, _DRIVERS)):
         return False
@@ -129,14 +134,16 @@ def may_use_gpu() -> bool:
 
 def gpu_problem() -> str:
     """Return why a GPU that has a driver cannot be used; empty if it can, or there is none."""
-    found = _gpu() if may_use_gpu() else None
-    return str(found) if isinstance(found, UnavailableError) else ""
+    return _gpus_or_reason()[1] if may_use_gpu() else ""
 
 
 @cache
-def _gpu() -> Backend | UnavailableError:
+def _gpus_or_reason() -> tuple[list[Backend], str]:
+    """Return the backends of GPUs, or why there are none."""
+    from puna.ops.gpu import gpu_backends
+
     try:
-        return backend_named("gpu")
+        return gpu_backends(), ""
     except UnavailableError as error:
         _log.info("no GPU is used: %s", error)
-        return error
+        return [], str(error)

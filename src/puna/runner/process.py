@@ -29,8 +29,8 @@ from puna.kvcache.types import KVTypes
 from puna.machine import allow_memory, is_out_of_memory, memory_is_short
 from puna.model.load import LoadedModel, LoadSettings, load_model, load_stage
 from puna.model.split.model import SplitModel
-from puna.ops import default_backend, may_use_gpu, missing_kernels
-from puna.options import PUNA, AdapterFile, Placement, drafts_itself
+from puna.ops import default_backend, missing_kernels
+from puna.options import PUNA, AdapterFile, drafts_itself
 from puna.protocol import (
     IN_DOUBT,
     OUT_OF_MEMORY,
@@ -259,7 +259,7 @@ def _load(request: Load, channel: _Parent) -> ChatModel:
         speculate=request.speculate,
         growable=True,
     )
-    channel.send(_loaded(engine, request.placement))
+    channel.send(_loaded(engine))
     return ChatModel(engine, facts, renderer)
 
 
@@ -307,7 +307,7 @@ def _reporting(channel: _Parent) -> Callable[[int, int], None]:
     return report
 
 
-def _loaded(engine: Engine, placement: Placement) -> Loaded:
+def _loaded(engine: Engine) -> Loaded:
     loaded = engine.loaded
     own = loaded.model.engine == PUNA
     return Loaded(
@@ -315,12 +315,13 @@ def _loaded(engine: Engine, placement: Placement) -> Loaded:
         parallel=engine.parallel,
         weight_bytes=engine.weight_bytes,
         cache_bytes=engine.cache_bytes,
-        kernels=loaded.ops.kernels if own else "ggml",
+        kernels=loaded.kernels if own else "ggml",
         engine=loaded.model.engine,
         vram_bytes=_vram_bytes(engine),
-        device=loaded.ops.device if own else "",
+        device=_device(loaded),
         on_gpu=loaded.layers_on_gpu,
-        placed=_is_placed(loaded, placement),
+        fitting=loaded.fitting,
+        gpus=loaded.gpus,
         max_context=engine.room.max_context,
         trained_context=loaded.trained_context,
         exact_context=loaded.model.exact_context,
@@ -328,17 +329,23 @@ def _loaded(engine: Engine, placement: Placement) -> Loaded:
     )
 
 
+def _device(loaded: LoadedModel) -> str:
+    """Return where Puna's own engine computes the model, as `GPU 0 (20 of 32 layers) and CPU (12)`."""
+    counts = loaded.layers_on
+    if len(counts) < 2:
+        return loaded.ops.device if loaded.model.engine == PUNA else ""
+    first, *others = [f"{ops.device} ({count}" for ops, count in counts.items()]
+    first += f" of {sum(counts.values())} layers"
+    return f"{', '.join(f'{each})' for each in (first, *others[:-1]))} and {others[-1]})"
+
+
 def _vram_bytes(engine: Engine) -> int:
-    """Return the bytes on GPUs: with Puna's own engine everything or nothing."""
+    """Return the bytes on GPUs: with Puna's own engine also of caches and of the draft model."""
     loaded = engine.loaded
-    return engine.weight_bytes + engine.cache_bytes if loaded.layers_on_gpu else loaded.vram_bytes
-
-
-def _is_placed(loaded: LoadedModel, placement: Placement) -> bool:
-    """Whether Puna's own engine would compute the model elsewhere with another `num_gpu`."""
-    if loaded.model.engine != PUNA or not may_use_gpu():
-        return False
-    return bool(loaded.layers_on_gpu) or placement.num_gpu == 0
+    if not loaded.layers_on_gpu:
+        return loaded.vram_bytes
+    draft = engine.weight_bytes - loaded.weight_bytes
+    return loaded.vram_bytes + draft + round(engine.cache_bytes * loaded.cache_share_on_gpu)
 
 
 def _warnings(loaded: LoadedModel) -> tuple[str, ...]:

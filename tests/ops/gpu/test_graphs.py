@@ -39,7 +39,7 @@ def test_a_recording_reads_its_inputs_anew(gpu: torch.device) -> None:
     numbers = DeviceBuffer((4,), gpu)
     numbers.host[:] = [1, 2, 3, 4]
     numbers.upload()
-    recorded = GraphRecorder().record(lambda rows: table[rows] * 2, [numbers])
+    recorded = GraphRecorder(gpu).record(lambda rows: table[rows] * 2, [numbers])
     assert recorded.program is not None, recorded.obstacle
     assert recorded.result.tolist() == [2, 4, 6, 8]
     numbers.host[:] = [9, 8, 7, 6]
@@ -52,7 +52,7 @@ def test_a_recording_reads_its_inputs_anew(gpu: torch.device) -> None:
 
 def test_what_waits_for_the_device_is_an_obstacle(gpu: torch.device) -> None:
     table = torch.arange(10.0, device=gpu)
-    recorded = GraphRecorder().record(lambda: table + table.sum().item(), [])
+    recorded = GraphRecorder(gpu).record(lambda: table + table.sum().item(), [])
     assert recorded.program is None
     assert recorded.obstacle
     assert np.array_equal(recorded.result.cpu().numpy(), np.arange(10.0) + 45)

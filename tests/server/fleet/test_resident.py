@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -74,16 +75,28 @@ def test_another_engine_or_placement_causes_a_reload(
 
 
 @pytest.mark.parametrize(
-    ("loaded", "wanted", "serves"), [(-1, 99, True), (-1, 0, False), (0, 0, True), (0, -1, False)]
-)
+    ("loaded", "wanted", "serves"),
+    [
+        (-1, 99, True), (-1, 0, False), (0, 0, True), (0, -1, False), (-1, 20, True), (-1, 19, False),
+        (5, 5, True), (5, 6, False), (5, -1, False), (25, 30, True),
+    ],
+)  # fmt: skip
 def test_a_model_moves_between_gpu_and_processor_only_where_it_can(
     loaded: int, wanted: int, serves: bool
 ) -> None:
     here, there = plan(num_gpu=loaded), plan(num_gpu=wanted)
-    assert here.serves(there, 4096, placed=True) is serves
+    assert here.serves(there, 4096, fitting=20) is serves
     assert here.serves(there, 4096), "num_gpu has no effect on this machine"
     longer = plan(num_gpu=wanted, num_ctx=8192)
-    assert here.grows_to(longer, 4096, 8192, placed=True) is serves
+    assert here.grows_to(longer, 4096, 8192, fitting=20) is serves
+
+
+def test_a_model_moves_between_gpus_only_where_there_are_several() -> None:
+    here = plan()
+    for there in (plan(main_gpu=1), plan(tensor_split=(1.0, 2.0))):
+        assert not here.serves(there, 4096, fitting=20, gpus=2)
+        assert here.serves(there, 4096, fitting=20, gpus=1)
+        assert plan(num_gpu=0).serves(replace(there, placement=plan(num_gpu=0, main_gpu=1).placement), 4096)
 
 
 @pytest.mark.parametrize(

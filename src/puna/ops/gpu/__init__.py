@@ -5,18 +5,27 @@ This folder alone imports torch, which the extra `gpu` installs.
 
 from __future__ import annotations
 
+import logging
+from functools import cache
 from typing import Any
 
-from puna.config import env
+from puna.config import env, setting
 from puna.errors import OptionError, UnavailableError
 from puna.ops.backend import Backend
+from puna.options import MAX_GPUS
+
+_log = logging.getLogger("puna.ops")
+
+_GB = 10**9
 
 
-def gpu_backend() -> Backend:
-    """Return the backend of the device that `PUNA_GPU_DEVICE` names, by default the first GPU.
+@cache
+def gpu_backends() -> list[Backend]:
+    """Return the backends of all GPUs that can be used, at least one, in torch's order.
 
-    `cpu` is torch's CPU device, in plain torch, for tests. Raises `UnavailableError` if there is no
-    such device or a library is missing, and `OptionError` for another name.
+    If `PUNA_GPU_DEVICE` is `cpu`, they are torch's CPU device, in plain torch, for tests: as many as
+    `PUNA_GPU_MEMORY_GB` has numbers, or one. Raises `UnavailableError` if there is no device or a library is
+    missing, and `OptionError` for another name.
     """
     try:
         import torch
@@ -29,19 +38,48 @@ def gpu_backend() -> Backend:
         device = torch.device(name)
     except RuntimeError:
         raise OptionError(f"PUNA_GPU_DEVICE: '{name}' is no device; use cuda or cpu") from None
+    limits: list[int] = setting("GPU_MEMORY_GB", _sizes, [])
     if device.type == "cpu":
-        return TorchBackend(device)
+        if env("OPS"):  # chosen as the only backend, of which the processor's memory is
+            return [TorchBackend(device)]
+        return [TorchBackend(device, f"GPU {i}", limit) for i, limit in enumerate(limits or [None])]
     if device.type != "cuda":
         raise OptionError(f"PUNA_GPU_DEVICE: there are kernels for cuda devices and cpu, not for '{name}'")
-    if device.index:  # Triton launches on the thread's current device, which is the first one in every thread
+    if device.index:
         raise OptionError(
-            f"PUNA_GPU_DEVICE: models use the first GPU, and CUDA_VISIBLE_DEVICES={device.index} chooses it"
+            f"PUNA_GPU_DEVICE: models use all GPUs; CUDA_VISIBLE_DEVICES={device.index} is for this one alone"
         )
-    if reason := why_not():
-        raise UnavailableError(reason)
+    reasons = [why_not(0), *(why_not(index) for index in range(1, _count()))]
+    if all(reasons):
+        raise UnavailableError(reasons[0])
     from puna.ops.gpu.triton_backend import TritonBackend
 
-    return TritonBackend(device)
+    found: list[Backend] = []
+    for index, reason in enumerate(reasons):
+        if reason:
+            _log.info("GPU %d is not used: %s", index, reason)
+            continue
+        limit = limits[min(index, len(limits) - 1)] if limits else None
+        found.append(TritonBackend(torch.device("cuda", index), limit=limit))
+    return found
+
+
+def _sizes(text: str) -> list[int]:
+    """Return the bytes of `text`, numbers of gigabytes for one GPU after the other; the last is for all."""
+    parts = text.split(",")
+    try:
+        sizes = [float(part) for part in parts]
+    except ValueError:
+        raise ValueError("must be numbers of gigabytes, as in 6 or 6,12") from None
+    if len(parts) > MAX_GPUS or not all(0 < size < 1e6 for size in sizes):
+        raise ValueError(f"must be up to {MAX_GPUS} numbers of gigabytes above 0")
+    return [round(size * _GB) for size in sizes]
+
+
+def _count() -> int:
+    import torch
+
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
 def why_not(index: int = 0) -> str:
@@ -85,7 +123,7 @@ def describe_gpus() -> dict[str, Any]:
         return {"torch": None, "runtime": None, "problem": problem, "gpus": []}
     import torch
 
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    count = _count()
     runtime = f"CUDA {torch.version.cuda}" if torch.version.cuda else None
     if torch.version.hip is not None:
         runtime = f"ROCm {torch.version.hip}"
@@ -97,7 +135,7 @@ def describe_gpus() -> dict[str, Any]:
                 "name": found.name,
                 "memory": found.total_memory,
                 "capability": f"{found.major}.{found.minor}",
-                "problem": why_not(index) or ("models use the first GPU" if index else None),
+                "problem": why_not(index) or None,
             }
         )
     return {"torch": torch.__version__, "runtime": runtime, "problem": why_not() or None, "gpus": gpus}

@@ -44,15 +44,20 @@ class GraphProgram:
 class GraphRecorder:
     """A recorder whose graphs share one pool of memory, since they never run at the same time."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream(device)  # torch's own is on the first device
 
     def record(self, compute: Callable[..., Tensor], inputs: Sequence[DeviceBuffer]) -> Recorded:
         arrays = [buffer.array for buffer in inputs]
         graph = torch.cuda.CUDAGraph()
         try:
             # Other threads, which encode images, say, may use the device meanwhile.
-            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            with (
+                torch.cuda.device(self._device),
+                torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"),
+            ):
                 result = compute(*arrays)
         except RuntimeError as error:  # something in it waits for the device
             return Recorded(compute(*arrays), None, str(error).partition("\n")[0])

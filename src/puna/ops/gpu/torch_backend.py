@@ -47,9 +47,12 @@ class TorchBackend(Backend):
 
     name = "gpu"
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, name: str = "", limit: int | None = None) -> None:
+        """`name` is that of the device for people; of its memory, at most `limit` bytes are used."""
         self.place = device
-        self.device = "CPU" if device.type == "cpu" else f"GPU {device.index or 0}"  # type: ignore[misc]
+        named = "CPU" if device.type == "cpu" else f"GPU {device.index or 0}"
+        self.device = name or named  # type: ignore[misc]
+        self._limit = limit
 
     @property
     def kernels(self) -> str:
@@ -57,10 +60,13 @@ class TorchBackend(Backend):
 
     def available_memory(self, promised: int = 0) -> int:
         if self.place.type == "cpu":
-            return super().available_memory(promised)
-        free, _ = torch.cuda.mem_get_info(self.place)
+            free = super().available_memory(promised)
+            return free if self._limit is None else min(free, self._limit)
+        free, total = torch.cuda.mem_get_info(self.place)
+        if self._limit is not None:  # what any process takes counts
+            free -= max(total - self._limit, 0)
         unused = torch.cuda.memory_reserved(self.place) - torch.cuda.memory_allocated(self.place)
-        return free + unused
+        return max(free + unused, 0)
 
     def is_lost(self, error: BaseException) -> bool:
         return isinstance(error, torch.AcceleratorError)  # an error of the device itself stays

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from puna.gguf import GGMLType
+from puna.ops.backend import Backend
 from puna.ops.experts import ExpertNetworks, ExpertWeights
 from puna.ops.gpu import packed
 from puna.ops.gpu.graphs import GraphRecorder
@@ -40,9 +42,12 @@ class TritonBackend(TorchBackend):
     #: Python starts the kernels of a pass in about 40 ms for 32 layers, which 2048 rows hide.
     batch_scale = 4
 
-    def __init__(self, device: torch.device) -> None:
-        super().__init__(device)
+    def __init__(self, device: torch.device, name: str = "", limit: int | None = None) -> None:
+        super().__init__(device, name, limit)
         self._turns: WeakKeyDictionary[Rope, rope.Turns] = WeakKeyDictionary()
+        if device.index:  # Triton launches on the thread's current device, by default the first one
+            for operation in _OPERATIONS:
+                setattr(self, operation, _launched_on(device, getattr(self, operation)))
 
     @property
     def kernels(self) -> str:
@@ -149,7 +154,22 @@ class TritonBackend(TorchBackend):
         return attention.attention(q, _planes(keys), given, *others, **settings)
 
     def recorder(self) -> GraphRecorder | None:
-        return GraphRecorder() if self.place.type == "cuda" else None
+        return GraphRecorder(self.place) if self.place.type == "cuda" else None
+
+
+#: Everything that a backend does and that may launch kernels.
+_OPERATIONS = [name for name, kind in vars(Backend).items() if name[0] != "_" and callable(kind)]
+
+
+def _launched_on(device: torch.device, operation: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an operation that makes `device` the thread's current one while it runs."""
+
+    @wraps(operation)
+    def run(*arguments: Any, **named: Any) -> Any:
+        with torch.cuda.device(device):
+            return operation(*arguments, **named)
+
+    return run
 
 
 def _planes(storage: DeviceStorage) -> tuple[Tensor, Tensor | None, GGMLType]:

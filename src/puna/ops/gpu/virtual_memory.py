@@ -104,7 +104,12 @@ class AddressRange:
             return
         begin, count = self._end, end - self._end
         handle = ctypes.c_uint64()
-        _call("cuMemCreate", ctypes.byref(handle), count, ctypes.byref(self._properties), 0)
+        create = ("cuMemCreate", ctypes.byref(handle), count, ctypes.byref(self._properties), 0)
+        try:
+            _call(*create)
+        except MemoryError:
+            torch.cuda.empty_cache()  # torch may keep memory that it does not use
+            _call(*create)
         _call("cuMemMap", self.address + begin, count, 0, handle, 0)
         _call("cuMemSetAccess", self.address + begin, count, ctypes.byref(self._access), 1)
         self._mapped[begin] = count, handle.value

@@ -151,7 +151,7 @@ _FOREVER_NS = 2**63 - 1
 class LoadPlan:
     """The options a model is loaded with; changing any of them but `replicas` requires loading it again.
 
-    Puna's own engine knows of `placement` only whether it is the processor (`num_gpu` 0).
+    Another `placement` matters only if it would place the model differently.
     """
 
     num_ctx: int
@@ -194,35 +194,43 @@ class LoadPlan:
         engine: str = PUNA,
         *,
         exact_context: bool = False,
-        placed: bool = False,
+        fitting: int = 0,
+        gpus: int = 0,
     ) -> bool:
         """Whether a model that `engine` runs, loaded by this plan, serves requests with the plan `wanted`.
 
         The model has `context_length` tokens of context, which serve any request for fewer unless its results
         depend on the number (`exact_context`). If the model's own limit cut `num_ctx`, any request above that
-        limit is served. `placed` is whether Puna's own engine follows `num_gpu`.
+        limit is served. With Puna's own engine, at most `fitting` layers can be on GPUs, of which there are
+        `gpus`.
         """
         # By default, Puna's own engine runs every model that it can.
         if wanted.engine not in (self.engine, engine) and (wanted.engine, engine) != (AUTO, PUNA):
             return False
         if engine == LLAMACPP and wanted.placement != self.placement:
             return False
-        if placed and (wanted.placement.num_gpu == 0) != (self.placement.num_gpu == 0):
+        if engine == PUNA and not self._is_placed_like(wanted.placement, fitting, gpus):
             return False
         cut = context_length < self.num_ctx and wanted.num_ctx >= context_length
         shorter = not exact_context and wanted.num_ctx <= context_length
         same_context = cut or shorter or wanted.num_ctx == self.num_ctx
         return same_context and self._is_like(wanted, context_length)
 
+    def _is_placed_like(self, wanted: Placement, fitting: int, gpus: int) -> bool:
+        own = self.placement
+        here, there = (fitting if each.num_gpu < 0 else min(each.num_gpu, fitting) for each in (own, wanted))
+        same_gpus = (own.main_gpu, own.tensor_split) == (wanted.main_gpu, wanted.tensor_split)
+        return here == there and (same_gpus or gpus < 2 or not here)
+
     def grows_to(
-        self, wanted: LoadPlan, context_length: int, max_context: int, *, placed: bool = False
+        self, wanted: LoadPlan, context_length: int, max_context: int, *, fitting: int = 0, gpus: int = 0
     ) -> bool:
         """Whether `wanted` differs from this plan only in a longer context to which the model can grow."""
         cut = context_length < self.num_ctx
         return (
             not cut
             and context_length < wanted.num_ctx <= max_context
-            and self.serves(replace(wanted, num_ctx=self.num_ctx), context_length, placed=placed)
+            and self.serves(replace(wanted, num_ctx=self.num_ctx), context_length, fitting=fitting, gpus=gpus)
         )
 
     def _is_like(self, wanted: LoadPlan, context_length: int) -> bool:
@@ -304,7 +312,12 @@ class ResidentModel:
         info = self.runner.info
         useful = self._useful(wanted)
         return self.plan.serves(
-            useful, info.context_length, info.engine, exact_context=info.exact_context, placed=info.placed
+            useful,
+            info.context_length,
+            info.engine,
+            exact_context=info.exact_context,
+            fitting=info.fitting,
+            gpus=info.gpus,
         )
 
     def can_grow_to(self, wanted: LoadPlan) -> bool:
@@ -313,7 +326,7 @@ class ResidentModel:
             return False
         info = self.runner.info
         return self.plan.grows_to(
-            self._useful(wanted), info.context_length, info.max_context, placed=info.placed
+            self._useful(wanted), info.context_length, info.max_context, fitting=info.fitting, gpus=info.gpus
         )
 
     def _useful(self, wanted: LoadPlan) -> LoadPlan:

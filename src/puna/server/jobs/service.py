@@ -107,7 +107,9 @@ def warnings(order: LoadRequest, runner: Runner) -> list[str]:
     The latter are also noted for the request log.
     """
     info = runner.info
-    useless = Options.ignored(*order.given, engine=info.engine, scales=runner.scales, on_gpu=info.on_gpu)
+    useless = Options.ignored(
+        *order.given, engine=info.engine, scales=runner.scales, on_gpu=info.on_gpu, gpus=info.gpus
+    )
     ignored = [*order.ignored, *useless]
     facts().ignored = "; ".join(ignored)
     return [*info.warnings, *ignored]
