@@ -13,7 +13,7 @@ from puna.errors import InsufficientMemoryError
 from puna.gguf import open_gguf
 from puna.model.load import LoadedModel, LoadSettings, load_model, planned_forecast
 from puna.model.memory import Forecast
-from puna.model.placement import Room, ends_of_stages
+from puna.model.placement import Devices, Room, ends_of_stages, placements
 from puna.ops import default_backend
 from puna.options import Placement
 from puna.runner.process import _loaded
@@ -162,15 +162,20 @@ def test_a_request_for_a_gpu_that_cannot_be_used_says_why(
     assert load_model(path).warnings == ()
 
 
-def test_a_draft_model_takes_memory_from_layers(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    [gpu] = use_gpus(monkeypatch, PLENTY)
+def test_what_is_beside_the_model_takes_memory_from_layers(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_gpus(monkeypatch, PLENTY)
+    most, four = memory_for(path, LAYERS, SETTINGS), memory_for(path, 4, SETTINGS)
+    [gpu] = use_gpus(monkeypatch, most)
     with open_gguf(path) as file:
-        table = Forecast(file, ops=gpu, prediction_heads=False).table(context=64, parallel=1, batch=64)
-    use_gpus(monkeypatch, memory_for(path, 4, SETTINGS) + round((table.total - table.process) * 32 / 31))
-    loaded = load_model(path, SETTINGS, draft=path)
-    assert loaded.draft is not None
-    assert layers_of(loaded) == {"GPU 0": 4, "CPU": 2}
-    assert layers_of(loaded.draft) == {"GPU 0": LAYERS}
+        ways = placements(
+            Devices([gpu], default_backend()), Placement(), lambda ops: Forecast(file, ops=ops),
+            {"context": 64, "parallel": 1, "batch": 64}, beside=round((most - four) * 31 / 32),
+        )  # fmt: skip
+        lengths = [[len(stage) for stage in way.stages] for way in ways]
+    assert lengths[:2] == [[LAYERS], [4, 2]]
+    assert lengths[-1] == [LAYERS], "at last the processor alone"
 
 
 # --- several GPUs -----------------------------------------------------------------------------------

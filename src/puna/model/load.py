@@ -6,7 +6,7 @@ import contextlib
 import gc
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
@@ -178,13 +178,14 @@ def load_model(
     projector: str | Path | None = None,
     adapters: Sequence[AdapterFile] = (),
     ops: Backend | None = None,
+    stages: Sequence[Stage] = (),
     progress: ProgressCallback | None = None,
 ) -> LoadedModel:
     """Open, check and load the model at `path`, and the draft model at `draft`.
 
     The vision tower is in the same file, or at `projector`. Each request may name any of `adapters`. Puna's
-    own engine computes with `ops`, by default the first of `backends()` that has the memory. `progress` is
-    called with (bytes done, bytes in total) while the weights of the first model are read.
+    own engine computes with `ops` or in `stages`, by default on the devices of `puna.model.placement`.
+    `progress` is called with (bytes done, bytes in total) while the weights of the first model are read.
 
     Raises `GGUFError` (damaged file), `UnsupportedModelError`, `ModelError` (missing or misshapen
     tensors), `TokenizerError`, `InsufficientMemoryError`, `UnavailableError` (llama.cpp is not installed) and
@@ -195,7 +196,9 @@ def load_model(
         beside_it = opened.enter_context(open_gguf(projector)) if projector else None
         if draft:
             settings = replace(settings, prediction_heads=False)
-        loaded = _load_somewhere(_Request(file, beside_it, settings, draft, adapters, progress), ops)
+        request = _Request(file, beside_it, settings, draft, adapters, progress)
+        ways = [Placed(tuple(stages))] if stages else request.placements(ops)
+        loaded = _load_somewhere(request, ways)
     if draft:  # its memory was counted above
         own = LoadSettings(cache_types=settings.cache_types, prediction_heads=False)
         loaded.draft = load_model(draft, own, ops=loaded.ops)
@@ -290,10 +293,10 @@ def planned_forecast(
     return forecast
 
 
-def _load_somewhere(request: _Request, ops: Backend | None) -> LoadedModel:
-    """Load the model on the first devices that have the memory."""
+def _load_somewhere(request: _Request, ways: Iterable[Placed]) -> LoadedModel:
+    """Load the model in the first of these ways for which there is memory."""
     failures: list[tuple[Placed, Exception]] = []
-    for placed in request.placements(ops):
+    for placed in ways:
         forecast = request.forecast(placed.stages)
         try:
             pairs = _admit(request, forecast, placed.stages[0].ops)
