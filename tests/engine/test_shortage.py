@@ -7,6 +7,8 @@ import threading
 import pytest
 
 from puna.engine import engine as engines
+from puna.engine.batching import BatchSlice
+from puna.engine.executor import Rows
 from puna.machine import is_out_of_memory
 from puna.model.load import LoadedModel
 from puna.protocol import Failed
@@ -61,3 +63,47 @@ def test_the_process_ends_when_it_is_no_longer_reliable(
     (event,) = run.events[1]
     assert isinstance(event, Failed)
     assert ("out of memory" in event.message) == (kind is not SystemError)
+
+
+def test_prompts_that_need_too_much_memory_are_read_in_smaller_steps(
+    tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompt = [1, *range(3, 100)]
+    expected = Run(tiny, context=128)
+    expected.submit(0, prompt, num_predict=5, temperature=0.0)
+    expected.finish()
+    run = Run(tiny, context=128, parallel=2)
+    execute = run.engine._executor.execute
+
+    def short(slices: list[BatchSlice]) -> list[Rows]:
+        if sum(each.rows for each in slices) > 40:
+            raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return execute(slices)
+
+    run.engine._executor.execute = short  # type: ignore[method-assign]
+    run.submit(1, [1, 5, 6], num_predict=30)
+    run.engine.step()
+    run.submit(0, prompt, num_predict=5, temperature=0.0)
+    run.finish()
+    assert run.tokens(0) == expected.tokens(0)
+    assert run.done(1).eval_count == 30
+
+
+def test_a_prompt_for_which_there_is_no_memory_at_all_fails_alone(tiny: LoadedModel) -> None:
+    run = Run(tiny, context=128, parallel=2)
+    execute = run.engine._executor.execute
+
+    def short(slices: list[BatchSlice]) -> list[Rows]:
+        if any(each.rows > 1 for each in slices):
+            raise MemoryError("the GPU is out of memory (cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY)")
+        return execute(slices)
+
+    run.submit(1, [1, 5, 6], num_predict=30)
+    run.engine.step()
+    run.engine._executor.execute = short  # type: ignore[method-assign]
+    run.submit(0, [1, *range(3, 100)])
+    run.finish()
+    (failed,) = run.events[0]
+    assert isinstance(failed, Failed)
+    assert "out of memory" in failed.message
+    assert run.done(1).eval_count == 30

@@ -467,9 +467,16 @@ class Engine:
                 self._fail_after_pass(sequence, error)
 
     def _retry(self, slices: list[BatchSlice], error: Exception) -> None:
-        """Run the slices of a failed batch one at a time, without drafts, so that only faulty ones fail."""
+        """Run the slices of a failed batch one at a time, without drafts, so that only faulty ones fail.
+
+        A prompt for which memory is short is read in smaller steps.
+        """
         if len(slices) == 1 and not slices[0].draft.tokens:
-            self._fail(slices[0].sequence, error)
+            rows = slices[0].rows
+            if is_out_of_memory(error) and self.scheduler.pace.shrink(rows):
+                log.warning("memory is short: steps have at most %d rows from now on", rows // 2)
+            else:
+                self._fail(slices[0].sequence, error)
             return
         for batch_slice in slices:
             batch_slice.draft = Draft()

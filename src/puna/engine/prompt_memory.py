@@ -28,6 +28,7 @@ from puna.kvcache.cache import Cache, Saving
 from puna.kvcache.saved import Saved, read_sequence, read_tokens, write_sequence
 from puna.model.adapters.adapters import Uses
 from puna.model.decoder import Decoder
+from puna.model.divided import DividedModel
 from puna.model.load import LoadedModel
 
 log = logging.getLogger("puna.engine")
@@ -340,14 +341,14 @@ def _identity(loaded: LoadedModel, context: int) -> str:
     """Return a text that identifies everything in a model that affects its states, to the bit."""
     status = loaded.path.stat()
     rotations = hashlib.sha256()
-    if isinstance(loaded.model, Decoder):  # a split model's prompts are not saved
+    if isinstance(loaded.model, Decoder | DividedModel):  # a split model's prompts are not saved
         for rope in loaded.model.layer_ropes(context):  # they may depend on the context
             rotations.update(
                 b"" if rope is None else rope.frequencies.tobytes() + repr(rope.magnitude).encode()
             )
     return (
         f"{fingerprint(loaded.path)} {status.st_size} {status.st_mtime_ns} {rotations.hexdigest()} "
-        f"{loaded.ops.kernels}"
+        f"{loaded.kernels}"
     )
 
 

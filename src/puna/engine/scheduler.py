@@ -33,6 +33,8 @@ _CAUTION = 0.8
 _LONGEST_S = 1.0
 #: Batches of this many tokens reach full speed; larger ones gain nothing.
 _EFFICIENT = 256
+#: Smaller steps would save hardly any memory.
+_FEWEST = 16
 #: A pass this many times faster than those before shows that they did something else, too.
 _COMPILED = 4
 #: After this many steps with prompts, one without is measured again.
@@ -60,6 +62,16 @@ class Pace:
             return min(streams, self._most)  # takes roughly as long as the decoding sequences
         due = self._stream_s * prompts * _CAUTION
         return max(1, min(int(due / self._token_s), self._most))
+
+    def shrink(self, rows: int) -> bool:
+        """Have smaller steps from now on, as one with `rows` rows took too much memory.
+
+        Returns whether they will be smaller.
+        """
+        if rows > self._most or rows < 2 * _FEWEST:
+            return False
+        self._most = rows // 2
+        return True
 
     def patience_s(self, load: StepLoad) -> float:
         """Return how long other work, such as encoding images, may delay the next step.
