@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,8 @@ from puna.engine.room import EngineSizes
 from puna.errors import InsufficientMemoryError
 from puna.gguf import open_gguf
 from puna.model.load import LoadedModel, LoadSettings, load_model, planned_forecast
-from puna.model.memory import Forecast
-from puna.model.placement import Devices, Room, ends_of_stages, placements
+from puna.model.memory import Forecast, experts_before
+from puna.model.placement import Devices, Room, Stage, ends_of_stages, placements
 from puna.ops import default_backend
 from puna.options import Placement
 from puna.runner.process import _loaded
@@ -63,13 +64,15 @@ def layers_of(loaded: LoadedModel) -> dict[str, int]:
 def test_each_device_takes_as_many_layers_as_fit(
     free: tuple[int, ...], first: int, places: range | list[int], most: int, ends: list[int]
 ) -> None:
-    rooms = [Room(size, [10] * 10, 0, first, most) for size in free]
+    rooms = [Room(size, [10] * 10, [0] * 10, 0, first, most) for size in free]
     assert ends_of_stages(rooms, list(places)) == ends
 
 
 def test_layers_of_different_sizes_are_counted_one_by_one() -> None:
-    room = Room(100, [5, 50, 5, 50], 20, 15, 4)
+    room = Room(100, [5, 50, 5, 50], [0, 30, 0, 0], 20, 15, 4)
     assert ends_of_stages([room], [1, 2, 3, 4]) == [3]
+    assert ends_of_stages([replace(room, free=65)], [1, 2, 3, 4]) == [1]
+    assert ends_of_stages([replace(room, free=65)], [1, 2, 3, 4], host_experts=2) == [3]
 
 
 # --- one GPU ----------------------------------------------------------------------------------------
@@ -148,7 +151,7 @@ def test_the_processor_needs_memory_for_its_layers(path: Path, monkeypatch: pyte
     use_gpus(monkeypatch, PLENTY)
     use_gpus(monkeypatch, memory_for(path, 4, SETTINGS))
     monkeypatch.setattr("puna.machine.available_memory", lambda: 5_000_000)
-    with pytest.raises(InsufficientMemoryError, match="for CPU require more system memory"):
+    with pytest.raises(InsufficientMemoryError, match=r"system memory .* is there beside GPU 0"):
         placed(path)
 
 
@@ -170,12 +173,80 @@ def test_what_is_beside_the_model_takes_memory_from_layers(
     [gpu] = use_gpus(monkeypatch, most)
     with open_gguf(path) as file:
         ways = placements(
-            Devices([gpu], default_backend()), Placement(), lambda ops: Forecast(file, ops=ops),
+            Devices([gpu], default_backend()), Placement(), lambda ops, _: Forecast(file, ops=ops),
             {"context": 64, "parallel": 1, "batch": 64}, beside=round((most - four) * 31 / 32),
         )  # fmt: skip
         lengths = [[len(stage) for stage in way.stages] for way in ways]
     assert lengths[:2] == [[LAYERS], [4, 2]]
     assert lengths[-1] == [LAYERS], "at last the processor alone"
+
+
+# --- experts ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def mixtral(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    tiny = TinyLlama(layers=4, experts=4)
+    return tiny_llama_gguf(tmp_path_factory.mktemp("placement") / "mixtral.gguf", tiny)
+
+
+def expert_bytes(path: Path) -> list[int]:
+    """Return the bytes of the experts of each layer, as float32."""
+    with open_gguf(path) as file:
+        sizes = {name: 4 * tensor.count for name, tensor in file.tensors.items() if "exps" in name}
+        return [sum(size for name, size in sizes.items() if name.startswith(f"blk.{i}.")) for i in range(4)]
+
+
+def test_experts_on_the_host_are_counted_there(mixtral: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    [gpu] = use_gpus(monkeypatch, PLENTY)
+    experts = expert_bytes(mixtral)
+    with open_gguf(mixtral) as file:
+        whole, part = (Forecast(file, ops=gpu, on_host=experts_before(layers)) for layers in (0, 2))
+        tables = [each.table(context=64, parallel=1, batch=64) for each in (whole, part)]
+        nbytes = {name: t.nbytes for name, t in file.tensors.items() if experts_before(2)(name)}
+    process = tables[1].tokenizer + tables[1].process + tables[1].bookkeeping
+    assert [table.on("CPU") for table in tables] == [0, sum(experts[:2]) + process]
+    for layer, moved in enumerate((*experts[:2], 0, 0)):
+        with_all, without = (table.layer(layer) for table in tables)
+        assert (with_all.weights - without.weights, with_all.cache) == (moved, without.cache)
+    assert part.vram_bytes == part.weight_bytes - sum(nbytes.values())
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_experts_of_first_layers_stay_on_the_host_before_layers_do(
+    mixtral: Path, monkeypatch: pytest.MonkeyPatch, layers: int
+) -> None:
+    use_gpus(monkeypatch, PLENTY)
+    missing = sum(expert_bytes(mixtral)[:layers])
+    [gpu] = use_gpus(monkeypatch, memory_for(mixtral, 4, SETTINGS) - round((missing - 1) * 32 / 31))
+    loaded = placed(mixtral)
+    assert loaded.ops is gpu
+    assert (layers_of(loaded), loaded.fitting) == ({"GPU 0": 4}, 4)
+    assert loaded.warnings == (
+        f"the processor computes the experts of {layers} layers: GPU 0 had no memory for them",
+    )
+    on_host = [each.feed_forward.experts.down.on_host for each in loaded.model.layers]  # type: ignore[attr-defined]
+    assert on_host == [number < layers for number in range(4)]
+    assert 0 < loaded.vram_bytes < loaded.weight_bytes
+
+
+def test_a_gpu_for_few_layers_has_them_without_experts(
+    mixtral: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_gpus(monkeypatch, PLENTY)
+    experts = expert_bytes(mixtral)
+    use_gpus(monkeypatch, memory_for(mixtral, 3, SETTINGS) - round(sum(experts[:3]) * 32 / 31))
+    loaded = placed(mixtral)
+    assert layers_of(loaded) == {"GPU 0": 3, "CPU": 1}
+    assert layers_of(placed(mixtral, num_gpu=2)) == {"GPU 0": 2, "CPU": 2}
+
+
+def test_the_host_must_have_room_for_what_stays_there(mixtral: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    [gpu] = use_gpus(monkeypatch, PLENTY)
+    monkeypatch.setattr("puna.machine.available_memory", lambda: 1000)
+    with pytest.raises(InsufficientMemoryError, match=r"system memory .* is there beside GPU 0"):
+        load_model(mixtral, stages=[Stage(gpu, 0, 4, host_experts=4)])
+    load_model(mixtral, ops=gpu)
 
 
 # --- several GPUs -----------------------------------------------------------------------------------

@@ -35,12 +35,14 @@ from puna.model.memory import (
     UNSTATED_CONTEXT,
     Forecast,
     MemoryForecast,
+    TensorNames,
     VisionForecast,
+    experts_before,
     is_of_images,
+    no_tensor,
 )
 from puna.model.placement import Devices, DividedForecast, Placed, Stage, placements
 from puna.model.pooling import Pooling, read_pooling, read_ranking
-from puna.model.stages import ModelStage
 from puna.ops import (
     Array,
     Backend,
@@ -144,10 +146,13 @@ def forecast_for(
     placement: Placement = Placement(),  # noqa: B008, frozen
     prediction_heads: bool = True,
     layers: tuple[int, int] | None = None,
+    on_host: TensorNames = no_tensor,
 ) -> MemoryForecast:
     """Return the memory forecast of the model in an open file. Raises the errors of `engine_for`."""
     if engine_for(file, engine) == PUNA:
-        return Forecast(file, types, ops, projector, prediction_heads=prediction_heads, layers=layers)
+        return Forecast(
+            file, types, ops, projector, prediction_heads=prediction_heads, layers=layers, on_host=on_host
+        )
     if layers is not None:
         raise UnsupportedModelError(f"{file.path.name} cannot be split: llama.cpp runs it")
     from puna.model.llamacpp.memory import LlamaCppForecast
@@ -224,12 +229,16 @@ class _Request:
             "context": settings.context, "parallel": settings.parallel, "batch": settings.batch_size
         }  # fmt: skip
 
-    def forecast_on(self, ops: Backend) -> Forecast:
-        """Return the forecast of the whole model, which Puna's own engine runs."""
+    def forecast_on(self, ops: Backend, host_experts: int = 0) -> Forecast:
+        """Return the forecast of the whole model on `ops`, where Puna's own engine runs it.
+
+        The experts of the first `host_experts` layers are on the host.
+        """
         settings = self.settings
         return Forecast(
-            self.file, settings.cache_types, ops, self.projector, prediction_heads=settings.prediction_heads
-        )
+            self.file, settings.cache_types, ops, self.projector,
+            prediction_heads=settings.prediction_heads, on_host=experts_before(host_experts),
+        )  # fmt: skip
 
     def forecast(self, stages: Sequence[Stage]) -> MemoryForecast:
         """Return the forecast of the model with these stages."""
@@ -237,12 +246,12 @@ class _Request:
         if len(stages) > 1:
             return DividedForecast(
                 self.file, stages, settings.cache_types, self.projector,
-                prediction_heads=settings.prediction_heads, reserved=settings.reserved,
+                prediction_heads=settings.prediction_heads,
             )  # fmt: skip
         return forecast_for(
             self.file, settings.cache_types, stages[0].ops, self.projector, engine=settings.engine,
             placement=settings.placement, prediction_heads=settings.prediction_heads,
-            layers=settings.layers,
+            layers=settings.layers, on_host=experts_before(stages[0].host_experts),
         )  # fmt: skip
 
     def draft_bytes(self, ops: Backend) -> int:
@@ -276,7 +285,6 @@ class _Request:
             self.forecast_on,
             self.sizes,
             beside=self.draft_bytes(gpus[0]) + self.adapter_bytes(),
-            reserved=settings.reserved,
         )
 
 
@@ -348,7 +356,7 @@ def load_stage(
         )  # fmt: skip
         pairs = _admit(_Request(file, None, settings, adapters=adapters), forecast, ops)
         assert isinstance(forecast, Forecast)
-        source = _FileSource(file, ops, forecast.weight_bytes, progress, forecast.options.stage)
+        source = _FileSource(file, ops, forecast.weight_bytes, progress, forecast)
         model = _load_text(file, forecast, source)
         load_adapters(adapters, pairs, model)
     assert isinstance(model, Decoder), "only decoders can be split"
@@ -366,6 +374,7 @@ def _admit(request: _Request, forecast: MemoryForecast, ops: Backend) -> list[Pa
     draft_bytes, free = request.draft_bytes(ops), ops.available_memory(settings.reserved)
     counted = request.adapter_bytes()
     forecast.check(needs, free, draft_bytes, counted)
+    forecast.check_host(needs, ops.host.available_memory(settings.reserved))
     if not isinstance(forecast, Forecast | DividedForecast):
         if adapters:
             raise UnsupportedModelError(
@@ -391,7 +400,7 @@ def _load(request: _Request, forecast: MemoryForecast, placed: Placed, pairs: Se
     models: list[TextModel] = []
     total, done = forecast.weight_bytes, 0
     for part, stage in zip(parts, placed.stages, strict=True):
-        source = _FileSource(file, stage.ops, total, progress, part.options.stage, done)
+        source = _FileSource(file, stage.ops, total, progress, part, done)
         models.append(_load_text(file, part, source))
         done = source.done
     first, vision = models[0], None
@@ -482,13 +491,17 @@ class _FileSource:
         ops: Backend,
         total: int,
         progress: ProgressCallback | None,
-        stage: ModelStage | None = None,
+        forecast: Forecast | None = None,
         done: int = 0,
     ) -> None:
-        """`done` of the `total` bytes to be read, other sources have read."""
+        """`forecast` says which layers are here, and which tensors stay on the host (see `Weight`).
+
+        Other sources have read `done` of the `total` bytes.
+        """
         self.ops = ops
         self._file = file
-        self._stage = stage
+        self._stage = None if forecast is None else forecast.options.stage
+        self._on_host = no_tensor if forecast is None else forecast.on_host
         self._progress = progress
         self._total = total
         self.done = done
@@ -507,15 +520,16 @@ class _FileSource:
         if tensor is None:
             return None
         self._expect(name, shape)
-        return Weight(name, self._file.data(name), tensor.type, shape[:2])
+        return Weight(name, self._file.data(name), tensor.type, shape[:2], on_host=self._on_host(name))
 
     def experts(self, name: str, shape: tuple[int, ...]) -> ExpertWeights | None:
         tensor = self._file.tensors.get(name)
         if tensor is None:
             return None
         self._expect(name, shape)
-        count, rows, columns = shape
-        return ExpertWeights(Weight(name, self._file.data(name), tensor.type, (count * rows, columns)), count)
+        matrix = shape[0] * shape[1], shape[2]
+        weight = Weight(name, self._file.data(name), tensor.type, matrix, on_host=self._on_host(name))
+        return ExpertWeights(weight, shape[0])
 
     def vector(self, name: str, length: int) -> Array | None:
         if name not in self._file.tensors:

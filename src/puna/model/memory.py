@@ -42,13 +42,33 @@ _PROCESS_BYTES = 16 << 20
 #: Rows of the hidden size besides the results of products: the residual, its norm, sums.
 _HIDDEN_ROWS = 4
 _LAYER = re.compile(r"(?:enc\.|dec\.)?blk\.(\d+)\.")
+#: Experts' matrices: one tensor of them all, or one for each expert.
+_EXPERTS = re.compile(r"blk\.(\d+)\.ffn_(?:gate|up|down|gate_up)(?:_exps|\.\d+)\.")
+
+#: Some of a file's tensors, by their names.
+TensorNames = Callable[[str], bool]
+
+
+def no_tensor(name: str) -> bool:
+    """Return False: no tensor at all."""
+    return False
+
+
+def experts_before(layer: int) -> TensorNames:
+    """Return which tensors are the experts of layers below number `layer`."""
+
+    def has(name: str) -> bool:
+        found = _EXPERTS.match(name)
+        return found is not None and int(found[1]) < layer
+
+    return has
 
 
 @dataclass(frozen=True)
 class PartMemory:
     """Memory of one layer, or of what precedes or follows all layers, in bytes."""
 
-    name: str  # `input`, `output`, or that of a layer
+    name: str  # `input`, `output`, or that of a layer, which may be on two devices
     device: str
     weights: int
     cache: int
@@ -69,7 +89,7 @@ class MemoryTable:
     beside: tuple[tuple[str, int], ...] = ()  # activations on devices other than the first, by device
 
     def layer(self, number: int) -> PartMemory:
-        """Return the part of a layer."""
+        """Return the part of a layer on the device that has its cache."""
         name = layer_name(number)
         return next(part for part in self.parts if part.name == name)
 
@@ -94,11 +114,11 @@ class MemoryTable:
     def on(self, device: str) -> int:
         """Return the bytes on `device`.
 
-        What is neither part nor activations is on the first device, or the host if there are several.
+        What is neither part nor activations is on the host if anything is, and else on the first device.
         """
-        first = self.parts[0].device
-        here = self.activations if device == first else dict(self.beside).get(device, 0)
-        if device == (Backend.device if self.beside else first):
+        devices = self.devices
+        here = self.activations if device == devices[0] else dict(self.beside).get(device, 0)
+        if device == (Backend.device if Backend.device in devices else devices[0]):
             here += self.tokenizer + self.process + self.bookkeeping
         return here + sum(part.weights + part.cache for part in self.parts if part.device == device)
 
@@ -179,6 +199,21 @@ class MemoryForecast(ABC):
             available,
         )
 
+    def check_host(self, table: MemoryTable, available: int) -> None:
+        """Raise `InsufficientMemoryError` unless `available` bytes of the host hold what is there.
+
+        That is what a model whose first layers are on another device has in the machine's own memory.
+        """
+        needed = table.on(Backend.device) if table.devices[0] != Backend.device else 0
+        if needed > available:
+            raise InsufficientMemoryError(
+                f"model requires more system memory ({size_text(needed)}) than is available "
+                f"({size_text(available)}) for what is there beside {table.devices[0]}; use a "
+                f"smaller model, or free some memory ({self._name})",
+                needed,
+                available,
+            )
+
 
 class Forecast(MemoryForecast):
     """Forecast for Puna's own engine.
@@ -196,14 +231,17 @@ class Forecast(MemoryForecast):
         *,
         prediction_heads: bool = True,
         layers: tuple[int, int] | None = None,
+        on_host: TensorNames = no_tensor,
     ) -> None:
         """Read the options; `projector` is the vision tower's own file, if any.
 
         `prediction_heads` says whether they will be loaded. `layers` [begin, end) are those of this process
-        if others have the rest; see `puna.model.stages`.
+        if others have the rest; see `puna.model.stages`. Weights `on_host` stay in the machine's memory if
+        `ops` has its own.
         """
         super().__init__(file)
         ops = ops or default_backend()
+        self.on_host: TensorNames = no_tensor if ops.host is ops else on_host
         self._device = ops.device
         self._batch_scale = ops.batch_scale
         if ops.device != Backend.device:
@@ -214,7 +252,8 @@ class Forecast(MemoryForecast):
         self.options = options.on(None if layers is None else self._stage(file, options, layers))
         self._cache = self.architecture(self.options, ops).sample_cache(types)
         self._tensors = [tensor for name, tensor in file.tensors.items() if self.reads(name)]
-        self._weights = _weights_by_part(self._tensors, ops)
+        self._weights = _weights_by_part(self._tensors, ops, lambda name: not self.on_host(name))
+        self._host_weights = _weights_by_part(self._tensors, ops.host, self.on_host)
         own = [layer for i, layer in enumerate(self.options.layers) if self.options.has(i)]
         mixing = max(layer.mixing_values for layer in own)
         self._row_values = _row_values(self._tensors, scalar(file, "expert_used_count", 0)) + mixing
@@ -256,7 +295,9 @@ class Forecast(MemoryForecast):
 
     @property
     def vram_bytes(self) -> int:
-        return 0 if self._device == Backend.device else self.weight_bytes
+        if self._device == Backend.device:
+            return 0
+        return self.weight_bytes - sum(t.nbytes for t in self._tensors if self.on_host(t.name))
 
     def table(self, *, context: int, parallel: int, batch: int) -> MemoryTable:
         context = min(context, self.trained_context or context)
@@ -273,6 +314,10 @@ class Forecast(MemoryForecast):
         ]
         parts.insert(0, PartMemory("input", self._device, self._weights.get("input", 0), 0))
         parts.append(PartMemory("output", self._device, self._weights.get("output", 0), 0))
+        parts += [
+            PartMemory(layer_name(part) if isinstance(part, int) else part, Backend.device, size, 0)
+            for part, size in self._host_weights.items()
+        ]
         reading = 0
         if self.vision is not None:
             parts.append(PartMemory("vision", self._device, self.vision.weight_bytes, 0))
@@ -350,11 +395,11 @@ def size_text(count: int) -> str:
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
 
 
-def _weights_by_part(tensors: list[TensorInfo], ops: Backend) -> dict[int | str, int]:
-    """Return bytes in memory by layer number, `input` and `output`."""
+def _weights_by_part(tensors: list[TensorInfo], ops: Backend, counted: TensorNames) -> dict[int | str, int]:
+    """Return bytes in memory by layer number, `input` and `output`, of the tensors that are `counted`."""
     sizes: dict[int | str, int] = {}
     names = {tensor.name for tensor in tensors}
-    for tensor in tensors:
+    for tensor in filter(lambda tensor: counted(tensor.name), tensors):
         packed = _packed_bytes(tensor, ops)
         if tensor.name in ("token_embd.weight", "per_layer_token_embd.weight"):
             sizes["input"] = sizes.get("input", 0) + tensor.nbytes  # lookup tables stay as stored

@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from puna.errors import InsufficientMemoryError
-from puna.model.memory import UNSTATED_CONTEXT, Forecast, MemoryForecast, MemoryTable, size_text
+from puna.model.memory import (
+    UNSTATED_CONTEXT,
+    Forecast,
+    MemoryForecast,
+    MemoryTable,
+    experts_before,
+    size_text,
+)
 from puna.ops import Backend
 
 if TYPE_CHECKING:
@@ -32,11 +39,15 @@ _ATTEMPTS: Final = (0.0, 0.125, 0.25, 0.5)
 
 @dataclass(frozen=True)
 class Stage:
-    """Layers [begin, end) of a model, and the backend that computes them."""
+    """Layers [begin, end) of a model, and the backend that computes them.
+
+    The experts of layers below number `host_experts` stay on the host (see `puna.ops.Weight`).
+    """
 
     ops: Backend
     begin: int
     end: int
+    host_experts: int = 0
 
     @property
     def is_on_gpu(self) -> bool:
@@ -48,24 +59,30 @@ class Stage:
 
 @dataclass(frozen=True)
 class Room:
-    """Memory of one device in bytes: what is free, and what layers take of it."""
+    """Memory of a GPU in bytes: what is free, and what layers take of it."""
 
     free: int
     layers: Sequence[int]  # each layer's weights and cache
-    passes: int  # for a pass, and on the host for the process
-    first: int  # more on the device that has the first layers: everything that is no layer
+    experts: Sequence[int]  # of which the processor can compute so many
+    passes: int  # results of a pass
+    first: int  # more if it has the first layers: everything that is no layer
     most: int  # number of the layer before which its layers end at the latest
 
 
-def ends_of_stages(rooms: Sequence[Room], places: Sequence[int]) -> list[int]:
-    """Return the layers before which the stages on devices end: each takes as many layers as fit.
+def ends_of_stages(rooms: Sequence[Room], places: Sequence[int], host_experts: int = 0) -> list[int]:
+    """Return the layers before which the stages on GPUs end: each takes as many layers as fit.
 
-    `places` are the layers before which a model may be cut, in ascending order, and last their number.
+    `places` are the layers before which a model may be cut, in ascending order, and last their number. The
+    experts of the first `host_experts` layers are on the host.
     """
     ends, begin = [], 0
     for room in rooms:
+        sizes = [
+            size - experts * (number < host_experts)
+            for number, (size, experts) in enumerate(zip(room.layers, room.experts, strict=True))
+        ]
         free = room.free - room.passes - (0 if begin else room.first)
-        sums = list(accumulate(room.layers, initial=0))
+        sums = list(accumulate(sizes, initial=0))
         fitting = [
             place for place in places if begin < place <= room.most and sums[place] - sums[begin] <= free
         ]
@@ -85,19 +102,18 @@ class DividedForecast(MemoryForecast):
         projector: GGUFFile | None = None,
         *,
         prediction_heads: bool = True,
-        reserved: int = 0,
     ) -> None:
-        """`reserved` bytes of the machine's memory are for others. Raises as `Forecast`."""
+        """Raises the errors of `Forecast`."""
         super().__init__(file)
         self.places = list(stages)
         self.stages = [
             Forecast(
                 file, types, stage.ops, None if stage.begin else projector,
                 prediction_heads=prediction_heads, layers=(stage.begin, stage.end),
+                on_host=experts_before(stage.host_experts),
             )
             for stage in stages
         ]  # fmt: skip
-        self._reserved = reserved
 
     @property
     def weight_bytes(self) -> int:
@@ -114,14 +130,13 @@ class DividedForecast(MemoryForecast):
             for stage, place in zip(self.stages, self.places, strict=True)
         ]
         first, *others = tables
-        parts = list(first.parts)
-        place = 1 + len(self.places[0])
-        for table, stage in zip(others, self.places[1:], strict=True):
-            layers = [table.layer(number) for number in range(stage.begin, stage.end)]
-            parts[place:place] = layers
-            place += len(layers)
+        parts, end = list(first.parts), 1 + len(self.places[0])
         beside: dict[str, int] = {}
         for table, stage in zip(others, self.places[1:], strict=True):
+            layers = [table.layer(number) for number in range(stage.begin, stage.end)]
+            parts[end:end] = layers
+            end += len(layers)
+            parts += [part for part in table.parts if part.device != stage.ops.device]  # weights on the host
             beside[stage.ops.device] = max(beside.get(stage.ops.device, 0), table.activations)
         return MemoryTable(
             context=first.context,
@@ -136,22 +151,22 @@ class DividedForecast(MemoryForecast):
         )
 
     def check(self, table: MemoryTable, available: int, draft: int = 0, adapters: int = 0) -> None:
-        """Raise `InsufficientMemoryError` unless each device has the memory; `available` is the first's.
+        """Raise `InsufficientMemoryError` unless each GPU has the memory; `available` is the first device's.
 
         A draft model is on the first device; adapters count on each.
         """
-        available -= draft
         for ops in dict.fromkeys(place.ops for place in self.places):
-            needed = table.on(ops.device)
-            free = available if ops is self.places[0].ops else ops.available_memory(self._reserved)
-            if needed > free - adapters:
-                kind = "system" if ops.device == Backend.device else ops.device
+            is_first = ops is self.places[0].ops
+            if ops.device == Backend.device and not is_first:
+                continue  # see `check_host`
+            needed = table.on(ops.device) + adapters + (draft if is_first else 0)
+            free = available if is_first else ops.available_memory()
+            if needed > free:
                 raise InsufficientMemoryError(
-                    f"the layers of the model for {ops.device} require more {kind} memory "
-                    f"({size_text(needed)}) than is available ({size_text(free - adapters)}); use a smaller "
-                    f"model or num_ctx, or free some memory ({self._name})",
+                    f"the model's layers for {ops.device} require more memory ({size_text(needed)}) than is "
+                    f"available there ({size_text(free)}); use a smaller num_gpu or num_ctx ({self._name})",
                     needed,
-                    free - adapters,
+                    free,
                 )
 
 
@@ -180,22 +195,21 @@ class Devices:
 def placements(
     devices: Devices,
     wanted: Placement,
-    forecast: Callable[[Backend], Forecast],
+    forecast: Callable[[Backend, int], Forecast],
     sizes: Mapping[str, int],
     *,
     beside: int = 0,
-    reserved: int = 0,
 ) -> Iterator[Placed]:
     """Yield ways to place a model, the best first; each is to be tried if loading by those before it failed.
 
-    There is a GPU. `forecast` returns that of the whole model on a backend, and `sizes` are the arguments of
-    its table. The first device needs `beside` bytes for more than the model, and `reserved` bytes of the host
-    are for others.
+    There is a GPU. `forecast` returns that of the whole model on a backend, with the experts of some layers
+    on the host, and `sizes` are the arguments of its table. The first device needs `beside` bytes for more
+    than the model.
     """
     if not any(wanted.tensor_split):
         wanted = msgspec.structs.replace(wanted, tensor_split=())
     gpus, host = _in_order(devices.gpus, wanted), devices.host
-    some = forecast(gpus[0])
+    some = forecast(gpus[0], 0)
     count, places = some.options.block_count, some.places_to_cut()
     limit = count if wanted.num_gpu < 0 else min(wanted.num_gpu, count)
     divisible = len(places) > 1
@@ -204,24 +218,26 @@ def placements(
     def placed(stages: Sequence[Stage], fitting: int, warning: str = "") -> Placed:
         return Placed(tuple(stages), fitting, len(devices.gpus), "; ".join(filter(None, (unheeded, warning))))
 
+    tried: list[list[Stage]] = []
     if not wanted.tensor_split and (limit == count or not divisible):
         whole = "" if limit == count else f"its layers cannot be divided, so that all are on {gpus[0].device}"
         for gpu in gpus:
-            yield placed([Stage(gpu, 0, count)], count, whole)
+            tried.append([Stage(gpu, 0, count)])
+            yield placed(tried[-1], count, whole)
     if divisible:
-        every = [*gpus, host] if host is not None else gpus
-        tables = {ops: forecast(ops).table(**sizes_on(ops, gpus[0], sizes, some)) for ops in every}
         mosts = _mosts(devices.gpus, gpus, wanted, limit)
-        tried: list[Sequence[Stage]] = []
+        tables = [
+            [forecast(gpu, experts).table(**sizes_on_gpu(sizes, some)) for experts in (0, count)]
+            for gpu in gpus
+        ]
         for share in _ATTEMPTS:
-            rooms = [_room(ops, tables[ops], count, beside, reserved, share) for ops in every]
-            stages = _divided(gpus, host, rooms, places, mosts)
-            if len(stages) == 1 and not wanted.tensor_split and limit == count and host is not None:
-                # It has just been tried: at least the last layers have to be elsewhere.
-                stages = _divided(gpus, host, rooms, places, [places[-2]] * len(gpus))
+            rooms = [_room(gpu, pair, count, beside, share) for gpu, pair in zip(gpus, tables, strict=True)]
+            limited = [replace(room, most=most) for room, most in zip(rooms, mosts, strict=True)]
+            stages = _divided(gpus, host, limited, places, tried)
             if stages and stages not in tried:
                 tried.append(stages)
-                fitting = ends_of_stages(rooms[: len(gpus)], places)[-1]
+                best = _divided(gpus, host, rooms, places)
+                fitting = sum(len(stage) for stage in best if stage.is_on_gpu)
                 yield placed(stages, fitting, _shortage(stages, wanted, limit))
     if host is not None:
         yield placed([Stage(host, 0, count)], 0)
@@ -229,18 +245,10 @@ def placements(
         yield placed([Stage(gpus[0], 0, count)], count)
 
 
-def sizes_on(ops: Backend, first: Backend, sizes: Mapping[str, int], forecast: Forecast) -> dict[str, int]:
-    """Return the `sizes` of a model's passes on a backend, in a model whose first stage is on `first`.
-
-    If the context is not known yet, a short one must fit.
-    """
-    found = dict(sizes) | {"batch": sizes["batch"] * first.batch_scale // ops.batch_scale}
-    if not sizes["context"]:
-        found |= {
-            "context": min(forecast.trained_context or UNSTATED_CONTEXT, UNSTATED_CONTEXT),
-            "parallel": 1,
-        }
-    return found
+def sizes_on_gpu(sizes: Mapping[str, int], forecast: Forecast) -> dict[str, int]:
+    """Return `sizes` with a short context that must fit if none was chosen yet."""
+    context = min(forecast.trained_context or UNSTATED_CONTEXT, UNSTATED_CONTEXT)
+    return dict(sizes) if sizes["context"] else {**sizes, "context": context, "parallel": 1}
 
 
 def _in_order(gpus: Sequence[Backend], wanted: Placement) -> list[Backend]:
@@ -270,47 +278,68 @@ def _mosts(devices: Sequence[Backend], gpus: Sequence[Backend], wanted: Placemen
     return [round(limit * each / sums[-1]) for each in sums]
 
 
-def _room(ops: Backend, table: MemoryTable, count: int, beside: int, reserved: int, share: float) -> Room:
-    """Return the memory of a device; a `share` of it stays free if it is a GPU."""
-    free, passes = ops.available_memory(reserved), table.activations
+def _room(gpu: Backend, tables: Sequence[MemoryTable], count: int, beside: int, share: float) -> Room:
+    """Return the memory of a GPU, a `share` of which stays free; `tables` are with and without experts."""
+    table, without_experts = tables
+    free = gpu.available_memory()
     layers = [table.layer(number) for number in range(count)]
     names = {each.name for each in layers}
     others = [part for part in table.parts if part.name not in names]
-    if ops.device == Backend.device:
-        passes += table.tokenizer + table.process + table.bookkeeping
-    else:
-        free -= round(free * share) + min(_MARGIN, round(free * _MARGIN_SHARE))
     return Room(
-        free=free,
+        free=free - round(free * share) - min(_MARGIN, round(free * _MARGIN_SHARE)),
         layers=[each.weights + each.cache for each in layers],
-        passes=passes,
+        experts=[each.weights - without_experts.layer(n).weights for n, each in enumerate(layers)],
+        passes=table.activations,
         first=beside + sum(part.weights + part.cache for part in others),
         most=count,
     )
 
 
 def _divided(
-    gpus: Sequence[Backend], host: Backend | None, rooms: Sequence[Room], places: Sequence[int],
-    mosts: Sequence[int],
-) -> list[Stage]:  # fmt: skip
-    """Return the stages of a model with as many layers on the GPUs as fit there; empty if none do."""
-    limited = [replace(room, most=most) for room, most in zip(rooms, mosts, strict=False)]
-    ends = ends_of_stages(limited, places)
-    count = places[-1]
-    if not ends[-1] or (host is None and ends[-1] < count):
+    gpus: Sequence[Backend],
+    host: Backend | None,
+    rooms: Sequence[Room],
+    places: Sequence[int],
+    tried: Sequence[list[Stage]] = (),
+) -> list[Stage]:
+    """Return the stages of a model with as much on the GPUs as fits there; empty if nothing does.
+
+    Experts of the first layers are left to the processor before whole layers are. What was `tried` took more
+    memory than was expected.
+    """
+    count, wanted = places[-1], max(place for place in places if place <= max(room.most for room in rooms))
+    spared = range(count + 1) if host is not None and any(map(any, (room.experts for room in rooms))) else [0]
+    for host_experts in spared:
+        ends = ends_of_stages(rooms, places, host_experts)
+        stages = _stages(gpus, host, ends, host_experts, count)
+        if ends[-1] == wanted and stages not in tried:
+            return stages
+    if ends[-1] == count:  # at least the last layers have to be elsewhere
+        ends = ends_of_stages([replace(room, most=places[-2]) for room in rooms], places, host_experts)
+    return _stages(gpus, host, ends, host_experts, count) if ends[-1] else []
+
+
+def _stages(
+    gpus: Sequence[Backend], host: Backend | None, ends: Sequence[int], host_experts: int, count: int
+) -> list[Stage]:
+    """Return the stages of a model with `count` layers; empty if no device is left for the last ones."""
+    if host is None and ends[-1] < count:
         return []
-    begins = [0, *ends]
-    stages = [Stage(gpu, begin, end) for gpu, begin, end in zip(gpus, begins, ends, strict=False)]
+    parts = [
+        Stage(gpu, begin, end, host_experts) for gpu, begin, end in zip(gpus, [0, *ends], ends, strict=False)
+    ]
     if host is not None:  # whose memory is checked later
-        stages.append(Stage(host, ends[-1], count))
-    return [stage for stage in stages if len(stage)]
+        parts.append(Stage(host, ends[-1], count))
+    return [stage for stage in parts if len(stage)]
 
 
 def _shortage(stages: Sequence[Stage], wanted: Placement, limit: int) -> str:
-    """Return a sentence about layers that should be on a GPU, and are not for lack of memory."""
-    there = sum(len(stage) for stage in stages if stage.is_on_gpu)
-    if there == limit:
-        return ""
-    names = " and ".join(dict.fromkeys(stage.ops.device for stage in stages if stage.is_on_gpu))
-    asked = f" of the {limit} that num_gpu asks for" if wanted.num_gpu >= 0 else f" of {limit}"
-    return f"the processor computes the other layers: {names} had memory for {there}{asked}"
+    """Return a sentence about what should be on a GPU, and is not for lack of memory."""
+    on_gpus = [stage for stage in stages if stage.is_on_gpu]
+    there, names = sum(map(len, on_gpus)), " and ".join(stage.ops.device for stage in on_gpus)
+    if there < limit:
+        asked = f" of the {limit} that num_gpu asks for" if wanted.num_gpu >= 0 else f" of {limit}"
+        return f"the processor computes the other layers: {names} had memory for {there}{asked}"
+    if experts := on_gpus[0].host_experts:
+        return f"the processor computes the experts of {experts} layers: {names} had no memory for them"
+    return ""

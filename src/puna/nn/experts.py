@@ -58,7 +58,8 @@ class ExpertLinear:
             return None
         weights, bias = found
         source.ops.pack(weights.weight)
-        own = None if bias is None else source.ops.array(np.ascontiguousarray(bias))
+        ops = source.ops.host if weights.on_host else source.ops
+        own = None if bias is None else ops.array(np.ascontiguousarray(bias))
         return cls(source.ops, weights, own)
 
     @classmethod

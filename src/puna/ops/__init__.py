@@ -37,6 +37,7 @@ __all__ = [
     "gpu_problem",
     "may_use_gpu",
     "missing_kernels",
+    "processor_backend",
 ]
 
 _log = logging.getLogger("puna.ops")
@@ -70,7 +71,8 @@ def backend_named(name: str) -> Backend:
 
 
 @cache
-def _best_backend() -> Backend:
+def processor_backend() -> Backend:
+    """Return the backend `cpu`; without kernels, `reference` with a warning."""
     if not (problem := missing_kernels()):
         return backend_named("cpu")
     warnings.warn(f"{problem}, or set PUNA_OPS=reference to choose this", RuntimeWarning, stacklevel=3)
@@ -99,7 +101,7 @@ def default_backend() -> Backend:
     """
     wanted = env("OPS")
     if not wanted:
-        return _best_backend()
+        return processor_backend()
     try:
         return backend_named(wanted)
     except UnavailableError as error:

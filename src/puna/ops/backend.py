@@ -45,6 +45,11 @@ class Backend(ABC):
         """A short name of what computes, for people: the kernels' instruction set, for instance."""
         return self.name
 
+    @property
+    def host(self) -> Backend:
+        """The backend that computes with weights that stay on the host: this one, on a processor."""
+        return self
+
     # --- arrays ----------------------------------------------------------------------------------------
 
     @abstractmethod
@@ -85,6 +90,7 @@ class Backend(ABC):
     def pack(self, weight: Weight) -> None:
         """Convert a matrix to the layout that operations read, and release the file's bytes.
 
+        A weight that stays on the host is packed there, and every operation takes it like others.
         Does nothing the second time. Embeddings read single rows and are better left unpacked.
         """
 

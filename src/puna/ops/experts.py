@@ -43,6 +43,11 @@ class ExpertWeights:
         self.weight = weight
         self.shape = (count, rows // count, columns)
 
+    @property
+    def on_host(self) -> bool:
+        """Whether they stay on the host (see `Weight`)."""
+        return self.weight.on_host
+
     @classmethod
     def stack(cls, name: str, parts: Sequence[Weight]) -> ExpertWeights:
         """Stack one matrix per expert; their bytes are copied and released."""
@@ -56,7 +61,8 @@ class ExpertWeights:
                 )
         rows, columns = first.shape
         data = np.concatenate([part.data for part in parts if part.data is not None])
-        weight = Weight(name, data, first.type, (len(parts) * rows, columns))
+        shape = (len(parts) * rows, columns)
+        weight = Weight(name, data, first.type, shape, on_host=first.on_host)
         for part in parts:
             part.drop_data()
         return cls(weight, len(parts))
@@ -66,8 +72,8 @@ class ExpertWeights:
         count, every, columns = self.shape
         assert self.weight.data is not None
         chosen = self.weight.data.reshape(count, every, -1)[:, rows]
-        weight = Weight(name, chosen, self.weight.type, (count * chosen.shape[1], columns))
-        return ExpertWeights(weight, count)
+        shape, on_host = (count * chosen.shape[1], columns), self.on_host
+        return ExpertWeights(Weight(name, chosen, self.weight.type, shape, on_host=on_host), count)
 
     def matrices(self) -> list[Weight]:
         """Return each expert's matrix, as a weight that shares the bytes."""
@@ -84,7 +90,8 @@ class ExpertWeights:
 class ExpertNetworks:
     """The feed-forward networks of a layer (see `Backend.experts`).
 
-    Raises `ValueError` for shapes that do not fit.
+    Biases are arrays of the backend that computes with the weights: `Backend.host` if these stay on the host.
+    Raises `ValueError` for shapes that do not fit, and if only some of the weights stay on the host.
     """
 
     gate: ExpertWeights | None  # [experts, width, in]; None: experts have no gates
@@ -102,6 +109,9 @@ class ExpertNetworks:
         if parts[0].shape != self.up.shape or self.down.shape[::2] != (count, width):
             shapes = ", ".join(f"'{part.weight.name}' {list(part.shape)}" for part in parts)
             raise ValueError(f"experts: weights do not fit together: {shapes}")
+        if len({part.on_host for part in parts}) > 1:
+            names = ", ".join(f"'{part.weight.name}'" for part in parts if part.on_host)
+            raise ValueError(f"experts: {names} alone cannot stay on the host, without the layer's others")
         for name, bias, part in (
             ("gate", self.gate_bias, self.gate),
             ("up", self.up_bias, self.up),

@@ -20,9 +20,20 @@ class Weight:
     `data` are the file's bytes, usually a view of its memory map, until a backend has packed the matrix
     (`Backend.pack`). A table of embeddings that is also the output head is simply two weights over the same
     bytes.
+
+    A weight that is `on_host` stays in the machine's memory, and the processor computes with it, also within
+    a model on another device (`Backend.host`).
     """
 
-    def __init__(self, name: str, data: NDArray[Any], type: GGMLType, shape: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        name: str,
+        data: NDArray[Any],
+        type: GGMLType,
+        shape: tuple[int, ...],
+        *,
+        on_host: bool = False,
+    ) -> None:
         if len(shape) != 2:
             raise ValueError(f"weight '{name}': expected a shape [out, in], got {list(shape)}")
         if shape[1] % type.block_size:
@@ -38,6 +49,7 @@ class Weight:
         self.name = name
         self.type = type
         self.shape = shape
+        self.on_host = on_host
         self.nbytes = data.nbytes
         self.data: NDArray[np.uint8] | None = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
         self.packed: Any = None  # owned by the backend
@@ -65,7 +77,8 @@ class Weight:
 
     def row_range(self, begin: int, end: int) -> Weight:
         """Return the rows [begin, end), over the same bytes of the file."""
-        return Weight(self.name, self.bytes()[begin:end].reshape(-1), self.type, (end - begin, self.shape[1]))
+        data, shape = self.bytes()[begin:end].reshape(-1), (end - begin, self.shape[1])
+        return Weight(self.name, data, self.type, shape, on_host=self.on_host)
 
     def chosen_rows(self, indices: NDArray[np.integer]) -> Weight:
         """Return the rows `indices`, copying the file's bytes.
@@ -73,7 +86,8 @@ class Weight:
         Raises `IndexError` for rows that do not exist.
         """
         self.check_rows(indices)
-        return Weight(self.name, self.bytes()[indices], self.type, (len(indices), self.shape[1]))
+        shape = (len(indices), self.shape[1])
+        return Weight(self.name, self.bytes()[indices], self.type, shape, on_host=self.on_host)
 
     def check_rows(self, indices: NDArray[np.integer]) -> None:
         """Raise `IndexError` unless all `indices` are rows of the matrix."""

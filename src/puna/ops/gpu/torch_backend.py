@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from puna.gguf import GGMLType
+from puna.ops import processor_backend
 from puna.ops.backend import Backend
 from puna.ops.experts import ExpertNetworks, ExpertWeights, Routing
+from puna.ops.gpu.host_parts import HostParts
 from puna.ops.gpu.storage import DeviceStorage
 from puna.ops.rope import Rope
 from puna.ops.weight import Weight
@@ -48,7 +51,10 @@ class TorchBackend(Backend):
     name = "gpu"
 
     def __init__(self, device: torch.device, name: str = "", limit: int | None = None) -> None:
-        """`name` is that of the device for people; of its memory, at most `limit` bytes are used."""
+        """`name` is that of the device for people; of its memory, at most `limit` bytes are used.
+
+        A processor that stands in for a GPU counts no bytes: it always has `limit` more.
+        """
         self.place = device
         named = "CPU" if device.type == "cpu" else f"GPU {device.index or 0}"
         self.device = name or named  # type: ignore[misc]
@@ -58,10 +64,17 @@ class TorchBackend(Backend):
     def kernels(self) -> str:
         return f"torch on {self.place}"
 
+    @property
+    def host(self) -> Backend:
+        return processor_backend()
+
+    @cached_property
+    def _on_host(self) -> HostParts:
+        return HostParts(self.host)
+
     def available_memory(self, promised: int = 0) -> int:
         if self.place.type == "cpu":
-            free = super().available_memory(promised)
-            return free if self._limit is None else min(free, self._limit)
+            return super().available_memory(promised) if self._limit is None else self._limit
         free, total = torch.cuda.mem_get_info(self.place)
         if self._limit is not None:  # what any process takes counts
             free -= max(total - self._limit, 0)
@@ -109,7 +122,9 @@ class TorchBackend(Backend):
     # --- weights and storage ---------------------------------------------------------------------------
 
     def pack(self, weight: Weight) -> None:
-        if weight.packed is None:
+        if weight.on_host:
+            self.host.pack(weight)
+        elif weight.packed is None:
             weight.packed = self._converted(weight)
             weight.drop_data()
 
@@ -136,19 +151,35 @@ class TorchBackend(Backend):
     # --- operations ------------------------------------------------------------------------------------
 
     def embedding(self, tokens: Tensor, weight: Weight) -> Tensor:
+        if weight.on_host:
+            return self._on_host.embedding(tokens, weight)
         table: Tensor = self._table(weight)
         return table[tokens]
 
     def linear(self, x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
         check_product(x, weight, bias)
+        if weight.on_host:
+            return self._host_products(x, [weight], [bias])[0]
         return _product(x, self._matrix(weight), bias)
 
     def linear_many(
         self, x: Tensor, weights: Sequence[Weight], biases: Sequence[Tensor | None] | None = None
     ) -> list[Tensor]:
+        if all(weight.on_host for weight in weights):
+            return self._host_products(x, weights, biases)
         return [self.linear(x, weight, bias) for weight, bias in paired(weights, biases)]
 
+    def _host_products(
+        self, x: Tensor, weights: Sequence[Weight], biases: Sequence[Tensor | None] | None
+    ) -> list[Tensor]:
+        for weight, bias in (given := paired(weights, biases)):
+            check_product(x, weight, bias)
+        products = self._on_host.linear_many(x, weights)
+        return [y if bias is None else y + bias for y, (_, bias) in zip(products, given, strict=True)]
+
     def linear_heads(self, x: Tensor, weights: Sequence[Weight]) -> Tensor:
+        if all(weight.on_host for weight in weights):
+            return self._on_host.linear_heads(x, weights)
         heads = [self.linear(x[:, head].contiguous(), weight) for head, weight in enumerate(weights)]
         return torch.stack(heads, 1)
 
@@ -171,6 +202,8 @@ class TorchBackend(Backend):
         return chosen.int(), weights * routing.scale
 
     def experts(self, x: Tensor, chosen: Tensor, weights: Tensor, layer: ExpertNetworks) -> Tensor:
+        if layer.down.on_host:
+            return self._on_host.experts(x, chosen, weights, layer)
         result = torch.zeros(len(x), layer.down.shape[1], device=x.device)
         activate = getattr(self, layer.activation)
         for expert in chosen.unique().tolist():
@@ -187,6 +220,8 @@ class TorchBackend(Backend):
     def expert_linear(
         self, x: Tensor, chosen: Tensor, weights: ExpertWeights, bias: Tensor | None = None
     ) -> Tensor:
+        if weights.on_host:
+            return self._on_host.expert_linear(x, chosen, weights, bias)
         result = torch.empty(len(x), weights.shape[1], device=x.device)
         for expert in chosen.unique().tolist():
             result[chosen == expert] = self._of_expert(x[chosen == expert], weights, bias, expert)

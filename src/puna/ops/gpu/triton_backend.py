@@ -65,15 +65,21 @@ class TritonBackend(TorchBackend):
     # --- operations ------------------------------------------------------------------------------------
 
     def embedding(self, tokens: Tensor, weight: Weight) -> Tensor:
+        if weight.on_host:
+            return super().embedding(tokens, weight)
         return matmul.unpack_rows(self._table(weight), tokens)
 
     def linear(self, x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
+        if weight.on_host:
+            return super().linear(x, weight, bias)
         check_product(x, weight, bias)
         return matmul.linear(x, self._matrix(weight), bias)
 
     def linear_many(
         self, x: Tensor, weights: Sequence[Weight], biases: Sequence[Tensor | None] | None = None
     ) -> list[Tensor]:
+        if any(weight.on_host for weight in weights):
+            return super().linear_many(x, weights, biases)
         for weight, bias in (given := paired(weights, biases)):
             check_product(x, weight, bias)
         return matmul.linear_many(
@@ -81,9 +87,13 @@ class TritonBackend(TorchBackend):
         )
 
     def linear_heads(self, x: Tensor, weights: Sequence[Weight]) -> Tensor:
+        if any(weight.on_host for weight in weights):
+            return super().linear_heads(x, weights)
         return matmul.linear_heads(x, [self._matrix(weight) for weight in weights])
 
     def experts(self, x: Tensor, chosen: Tensor, weights: Tensor, layer: ExpertNetworks) -> Tensor:
+        if layer.down.on_host:
+            return super().experts(x, chosen, weights, layer)
         gate = None if layer.gate is None else self._matrix(layer.gate.weight)
         biases: Any = {  # tensors here
             "gate_bias": layer.gate_bias,
@@ -98,6 +108,8 @@ class TritonBackend(TorchBackend):
     def expert_linear(
         self, x: Tensor, chosen: Tensor, weights: ExpertWeights, bias: Tensor | None = None
     ) -> Tensor:
+        if weights.on_host:
+            return super().expert_linear(x, chosen, weights, bias)
         return experts.expert_linear(x, chosen, self._matrix(weights.weight), weights.shape[0], bias)
 
     rms_norm = staticmethod(norms.rms_norm)
