@@ -5,8 +5,10 @@ A device waits meanwhile. What is copied there and back is a few rows, where the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -17,8 +19,8 @@ from puna.ops.backend import Backend
 from puna.ops.experts import ExpertNetworks, ExpertWeights
 from puna.ops.weight import Weight
 
-#: A computation on the host: from arrays as operations take them to float32 [rows, ...].
-HostPart = Callable[..., NDArray[Any]]
+#: A computation on the host: from arrays as operations take them to float32 numbers.
+Compute = Callable[..., NDArray[Any]]
 
 
 class HostParts:
@@ -66,21 +68,76 @@ class HostParts:
         return self._host.numpy(result)
 
 
-def on_host(compute: HostPart, inputs: Sequence[Tensor], shape: tuple[int, ...]) -> Tensor:
+class Interruptible(Protocol):
+    """A recording of a device's work, which cannot contain what the host computes."""
+
+    def interrupt(self, part: HostPart) -> None:
+        """Note that `part` runs after what was recorded so far, and before what follows."""
+
+
+class _Current(threading.local):
+    recording: Interruptible | None = None
+
+
+_current = _Current()
+
+
+@contextmanager
+def interrupting(recording: Interruptible) -> Iterator[None]:
+    """Give parts that this thread meets to `recording`, instead of running them."""
+    _current.recording = recording
+    try:
+        yield
+    finally:
+        _current.recording = None
+
+
+class HostPart:
+    """A computation on the host, and the memory it reads and writes each time it runs."""
+
+    def __init__(self, compute: Compute, inputs: Sequence[Tensor], shape: tuple[int, ...]) -> None:
+        """`compute` takes the contents of `inputs`, of four bytes each, and returns float32 of `shape`."""
+        self._compute = compute
+        flat = [each.reshape(-1).view(torch.int32) for each in inputs]
+        # One copy to the host waits for the device once.
+        self._joined = flat[0] if len(flat) == 1 else torch.cat(flat)
+        self._forms = [(each.shape, each.dtype) for each in inputs]
+        self._shape = shape
+
+    def take_memory(self) -> None:
+        """Take the memory for what is copied, which must not happen while a device's work is recorded."""
+        device = self._joined.device
+        self._pinned = device.type == "cuda"
+        self._there = torch.empty_like(self._joined, device="cpu", pin_memory=self._pinned)
+        self._back = torch.empty(self._shape, pin_memory=self._pinned)
+        self.result = torch.empty(self._shape, device=device)
+        parts = self._there.split([shape.numel() for shape, _ in self._forms])
+        self._given = [
+            part.view(dtype).view(shape).numpy()
+            for part, (shape, dtype) in zip(parts, self._forms, strict=True)
+        ]
+
+    def run(self) -> None:
+        """Compute `result` from what the inputs hold now."""
+        self._there.copy_(self._joined, non_blocking=True)
+        if self._pinned:
+            torch.cuda.current_stream(self._joined.device).synchronize()
+        self._back.copy_(torch.from_numpy(self._compute(*self._given)).view(self._shape))
+        self.result.copy_(self._back, non_blocking=True)
+
+    def spoil(self) -> None:
+        """Overwrite everything it computes with nonsense."""
+        self._there.fill_(-1)
+        self._back.fill_(torch.nan)
+        self.result.fill_(torch.nan)
+
+
+def on_host(compute: Compute, inputs: Sequence[Tensor], shape: tuple[int, ...]) -> Tensor:
     """Return what `compute` makes of tensors of a device: float32 of `shape`, on the same device."""
-    device = inputs[0].device
-    if device.type == "cpu":
-        return torch.from_numpy(compute(*(each.numpy() for each in inputs)).copy()).view(shape)
-    there = copied_to_host(inputs)
-    torch.cuda.current_stream(device).synchronize()
-    back = torch.empty(shape, pin_memory=True)
-    back.copy_(torch.from_numpy(compute(*(each.numpy() for each in there))))
-    return back.to(device, non_blocking=True)
-
-
-def copied_to_host(inputs: Sequence[Tensor]) -> list[Tensor]:
-    """Return copies in pinned memory, complete when the device's stream has come to here."""
-    there = [torch.empty(each.shape, dtype=each.dtype, pin_memory=True) for each in inputs]
-    for target, each in zip(there, inputs, strict=True):
-        target.copy_(each, non_blocking=True)
-    return there
+    part = HostPart(compute, inputs, shape)
+    if (recording := _current.recording) is not None:
+        recording.interrupt(part)
+    else:
+        part.take_memory()
+        part.run()
+    return part.result
