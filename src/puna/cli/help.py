@@ -73,7 +73,8 @@ VARIABLES = {
     "PUNA_ENGINE": "Engine that runs models: puna, llamacpp, or auto: puna if it can (default auto)",
     "PUNA_CPU": "Instruction set of the kernels: avx2, portable, ... (default: the best available)",
     "PUNA_OPS": "Backend: gpu, cpu, or reference, without kernels (default: gpu if possible, else cpu)",
-    "PUNA_GPU_DEVICE": "Device of the backend gpu: cuda, or cpu to try it without a GPU (default cuda)",
+    "PUNA_GPU_DEVICE": "What GPUs are: cuda, or cpu: torch on the processor, to try it (default cuda)",
+    "PUNA_GPU_MEMORY_GB": "Gigabytes of a GPU that may be in use, or of each: 6 or 6,12 (default: all)",
     "PUNA_REPLAY": "`0` calls each kernel from Python in decode steps, for comparison",
     "PUNA_MCP": "`1` is `puna serve --mcp` (default 0)",
     "PUNA_MCP_CONFIG": "File of MCP servers (default ~/.puna/mcp.json)",
@@ -208,6 +209,7 @@ PAGES = {
             "PUNA_CPU",
             "PUNA_OPS",
             "PUNA_GPU_DEVICE",
+            "PUNA_GPU_MEMORY_GB",
             "PUNA_REPLAY",
         ),
     ),
@@ -341,7 +343,14 @@ PAGES = {
                 "puna bench ./model.gguf --parallel 1,8 --json",
             ),
         ),
-        variables=("PUNA_MODELS", "PUNA_NUM_THREADS", "PUNA_CPU", "PUNA_OPS", "PUNA_GPU_DEVICE"),
+        variables=(
+            "PUNA_MODELS",
+            "PUNA_NUM_THREADS",
+            "PUNA_CPU",
+            "PUNA_OPS",
+            "PUNA_GPU_DEVICE",
+            "PUNA_GPU_MEMORY_GB",
+        ),
     ),
     "quantize": Page(
         examples=(
@@ -369,6 +378,7 @@ PAGES = {
             "PUNA_CPU",
             "PUNA_OPS",
             "PUNA_GPU_DEVICE",
+            "PUNA_GPU_MEMORY_GB",
         ),
     ),
     "debug": Page(

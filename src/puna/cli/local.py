@@ -104,7 +104,7 @@ def print_memory(model: str | None, num_ctx: int | None, parallel: int | None, *
         raise RequestError("which model? Usage: puna debug memory MODEL")
     from puna.gguf import open_gguf
     from puna.kvcache.types import KVTypes
-    from puna.model.load import forecast_for
+    from puna.model.load import LoadSettings, planned_forecast
     from puna.options import Options, drafts_itself, engine_from_env
     from puna.server.settings import DEFAULT_PARALLEL, Settings
 
@@ -114,16 +114,16 @@ def print_memory(model: str | None, num_ctx: int | None, parallel: int | None, *
         file = opened.enter_context(open_gguf(path))
         projector = projector_path(model, path)
         beside = opened.enter_context(open_gguf(projector)) if projector else None
-        types = KVTypes.parse(settings.kv_cache_type)
-        heads = drafts_itself(settings.speculate)
-        forecast = forecast_for(
-            file, types, projector=beside, engine=engine_from_env(), prediction_heads=heads
+        wanted = LoadSettings(
+            context=num_ctx or settings.context_length,
+            parallel=parallel or settings.parallel or DEFAULT_PARALLEL,
+            batch_size=Options().num_batch,
+            cache_types=KVTypes.parse(settings.kv_cache_type),
+            prediction_heads=drafts_itself(settings.speculate),
+            engine=engine_from_env(),
         )
-    table = forecast.table(
-        context=num_ctx or settings.context_length,
-        parallel=parallel or settings.parallel or DEFAULT_PARALLEL,
-        batch=Options().num_batch,
-    )
+        forecast = planned_forecast(file, wanted, beside)
+    table = forecast.table(context=wanted.context, parallel=wanted.parallel, batch=wanted.batch_size)
     if as_json:
         totals = {device: table.on(device) for device in table.devices}
         print(json.dumps({**asdict(table), "totals": totals, "available": available_memory()}))
@@ -132,7 +132,7 @@ def print_memory(model: str | None, num_ctx: int | None, parallel: int | None, *
 
 
 def describe_memory(table: MemoryTable, available: int) -> str:
-    """Format the table as text, followed by each device's total and the available memory."""
+    """Format the table as text, followed by each device's total and the machine's available memory."""
     rows = [
         (part.name, part.device, progress.size(part.weights), progress.size(part.cache))
         for part in table.parts

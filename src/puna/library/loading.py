@@ -71,11 +71,10 @@ def load(
         engine: the engine that runs the model: Puna's own ("puna"), llama.cpp ("llamacpp", from
             `puna[llamacpp]`), or llama.cpp only for models that Puna's own cannot run ("auto"). Default: the
             stored model's, else `PUNA_ENGINE`.
-        num_gpu: the number of layers on the GPU; -1, the default, puts all there if there is a GPU. With
-            Puna's own engine, 0 is for the processor, which also computes models that do not fit, and any
-            other number puts all layers on the GPU.
-        main_gpu: with llama.cpp, the GPU that holds them.
-        tensor_split: with llama.cpp, shares of the layers for several GPUs, instead of `main_gpu`.
+        num_gpu: the number of layers on GPUs, at most; -1, the default, puts as many there as fit, and the
+            processor computes the others. llama.cpp puts all there, or that many.
+        main_gpu: the GPU that is used first, or with llama.cpp the only one.
+        tensor_split: shares of the layers for several GPUs.
         use_mmap: with llama.cpp, leave weights in the mapped file.
         projector: the GGUF file of the vision tower, if it is separate from the model.
         adapters: LoRA adapters (GGUF files or PEFT folders) by the names that requests use, by default the

@@ -96,14 +96,14 @@ class LoadedModel:
 
     @property
     def layers_on(self) -> Mapping[Backend, int]:
-        """How many layers each backend of Puna's own engine computes, the first ones first."""
+        """Layers that each backend of Puna's own engine computes, the first ones first."""
         if isinstance(self.model, DividedModel):
             return self.model.layers_on()
         return {self.ops: self.model.options.block_count} if isinstance(self.model, TextModel) else {}
 
     @property
     def cache_share_on_gpu(self) -> float:
-        """About which share of caches' bytes is on GPUs, with Puna's own engine."""
+        """Share of caches' bytes on GPUs, roughly, with Puna's own engine."""
         if isinstance(self.model, DividedModel):
             shares = self.model.cache_shares().items()
             return sum(share for ops, share in shares if ops.device != Backend.device)

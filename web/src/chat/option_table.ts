@@ -405,7 +405,7 @@ export const OPTIONS: readonly Option[] = [
   {
     name: "num_gpu",
     label: "Layers on the GPU",
-    meaning: "Layers on the GPU; -1: all. Puna's own engine puts all or none there.",
+    meaning: "Layers on GPUs, at most; -1: as many as fit.",
     initial: "-1",
     group: "Speed and memory",
     kind: "whole",
@@ -415,7 +415,7 @@ export const OPTIONS: readonly Option[] = [
   {
     name: "main_gpu",
     label: "Main GPU",
-    meaning: "For llama.cpp: the GPU that has all layers, unless they are split.",
+    meaning: "The GPU that is used first.",
     initial: "0",
     group: "Speed and memory",
     kind: "whole",
@@ -425,7 +425,7 @@ export const OPTIONS: readonly Option[] = [
   {
     name: "tensor_split",
     label: "Split over GPUs",
-    meaning: "For llama.cpp: the share of each GPU: [3, 1].",
+    meaning: "The share of layers of each GPU: [3, 1].",
     initial: "none",
     group: "Speed and memory",
     kind: "json",
