@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -10,9 +11,10 @@ from puna.engine import engine as engines
 from puna.engine.batching import BatchSlice
 from puna.engine.executor import Rows
 from puna.machine import is_out_of_memory
-from puna.model.load import LoadedModel
+from puna.model.load import LoadedModel, load_model
 from puna.protocol import Failed
 from tests.engine.runs import Run
+from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 
 TORCH = "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory"
 
@@ -65,18 +67,17 @@ def test_the_process_ends_when_it_is_no_longer_reliable(
     assert ("out of memory" in event.message) == (kind is not SystemError)
 
 
-def test_prompts_that_need_too_much_memory_are_read_in_smaller_steps(
-    tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    prompt = [1, *range(3, 100)]
-    expected = Run(tiny, context=128)
+def test_prompts_that_need_too_much_memory_are_read_in_smaller_steps(tmp_path: Path) -> None:
+    loaded = load_model(tiny_llama_gguf(tmp_path / "model.gguf", TinyLlama(context=512)))
+    prompt = [1, *range(3, 250), *range(3, 60)]
+    expected = Run(loaded, context=512)
     expected.submit(0, prompt, num_predict=5, temperature=0.0)
     expected.finish()
-    run = Run(tiny, context=128, parallel=2)
+    run = Run(loaded, context=512, parallel=2)
     execute = run.engine._executor.execute
 
     def short(slices: list[BatchSlice]) -> list[Rows]:
-        if sum(each.rows for each in slices) > 40:
+        if sum(each.rows for each in slices) > 160:
             raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
         return execute(slices)
 

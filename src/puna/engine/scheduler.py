@@ -34,7 +34,7 @@ _LONGEST_S = 1.0
 #: Batches of this many tokens reach full speed; larger ones gain nothing.
 _EFFICIENT = 256
 #: Smaller steps would save hardly any memory.
-_FEWEST = 16
+_FEWEST = 128
 #: A pass this many times faster than those before shows that they did something else, too.
 _COMPILED = 4
 #: After this many steps with prompts, one without is measured again.
