@@ -133,3 +133,39 @@ def test_kernels_that_do_not_exist_are_refused_by_name(level: str, status: int) 
     if status:
         assert "PUNA_CPU: 'avx1024' names no kernels that this processor runs; use one of" in run.stderr
         assert "portable" in run.stderr
+
+
+STAND_INS = """
+from puna import ops
+print([(each.name, each.device, each.available_memory()) for each in ops.backends()[:-1]])
+"""
+
+
+@pytest.mark.parametrize(
+    ("memory", "expected"),
+    [
+        ("6", [("gpu", "GPU 0", 6_000_000_000)]),
+        ("6,0.5", [("gpu", "GPU 0", 6_000_000_000), ("gpu", "GPU 1", 500_000_000)]),
+    ],
+)
+def test_the_processor_stands_in_for_gpus_of_any_memory(memory: str, expected: list[object]) -> None:
+    pytest.importorskip("torch")
+    done = in_new_process(STAND_INS, PUNA_GPU_DEVICE="cpu", PUNA_GPU_MEMORY_GB=memory)
+    assert done.stdout.strip() == str(expected), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("6 GiB", "must be numbers of gigabytes, as in 6 or 6,12"),
+        ("6,-1", "must be up to 16 numbers of gigabytes above 0"),
+        (",".join(["6"] * 17), "must be up to 16 numbers of gigabytes above 0"),
+        ("nan", "must be up to 16 numbers of gigabytes above 0"),
+    ],
+)
+def test_limits_of_a_gpus_memory_are_numbers_of_gigabytes(text: str, problem: str) -> None:
+    pytest.importorskip("torch")
+    from puna.ops import gpu
+
+    with pytest.raises(ValueError, match=problem):
+        gpu._sizes(text)

@@ -12,10 +12,12 @@ import pytest
 import torch
 
 from puna.model.load import LoadedModel, load_model
-from puna.ops import Backend
+from puna.ops import Backend, backend_named
 from puna.ops.gpu.torch_backend import TorchBackend
 from puna.ops.gpu.triton_backend import TritonBackend
 from tests.engine.runs import Run
+from tests.engine.test_replay import Pair
+from tests.model.divisions import divided
 from tests.model.models.parity import (
     check_greedy,
     original,
@@ -24,6 +26,7 @@ from tests.model.models.parity import (
     reference_log_probabilities,
 )
 from tests.ops.model_pairs import NAMES, check_pieces, check_reuse, pair_of
+from tests.processors import NOT_BUILT
 from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 
 
@@ -76,3 +79,24 @@ def test_a_model_is_computed_by_the_kernels(device: torch.device, tmp_path: Path
     tokens = random_tokens(ours, 20, 1)
     found = our_log_probabilities(ours, tokens, [17, 2, 1])
     assert (found - reference_log_probabilities(theirs, tokens)).abs().max() < 1e-3
+
+
+def test_steps_of_a_model_divided_with_the_processor_are_replayed(
+    backend: Backend, device: torch.device, tmp_path: Path
+) -> None:
+    pytest.importorskip("puna._native", reason=NOT_BUILT, exc_type=ImportError)
+    processor = backend_named("cpu")
+    path = tiny_llama_gguf(tmp_path / "model.gguf", TinyLlama(layers=3))
+    loaded = divided(path, [2], [backend, processor])
+    pair = Pair(loaded)
+    for streams in (1, 3):
+        for _ in range(5):
+            pair.step(*range(streams))
+    assert pair.proven == [1, 3]
+    for step in pair.replay._steps.values():
+        recorded = [piece.program is not None for piece in step.pieces]
+        assert recorded == [device.type == "cuda", True, device.type == "cuda"]
+    tokens = random_tokens(loaded, 40, 1)
+    found = our_log_probabilities(loaded, tokens, [25, 1, 14])
+    expected = our_log_probabilities(load_model(path, ops=processor), tokens, [25, 1, 14])
+    assert (found - expected).abs().max() < 1e-2
