@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,11 +11,16 @@ import torch
 
 from puna.errors import GenerationError
 from puna.ops import Backend
-from puna.sample import log_probabilities
+from puna.sample import log_probabilities as log_probabilities_of
 
 
 def logits(*values: float) -> np.ndarray:
     return np.array(values, np.float32)
+
+
+def log_probabilities(values: np.ndarray, token: int, top: int, ops: Backend) -> Any:
+    [found] = log_probabilities_of([(values, token)], top, ops)
+    return found
 
 
 def test_equal_logits_have_equal_log_probabilities(ops: Backend) -> None:

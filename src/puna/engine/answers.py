@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from puna.chat.answers.parts import Said, Thought
 from puna.engine.sequence import Generation, Sequence
 from puna.engine.text import Released, TokenText
@@ -20,11 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from collections.abc import Sequence as Items
 
-    from numpy.typing import NDArray
-
     from puna.chat.answers.parts import Part
     from puna.engine.executor import Rows
-    from puna.ops import Backend
+    from puna.ops import Array, Backend
     from puna.tokenizer import Tokenizer
 
 
@@ -57,16 +53,15 @@ class Answers:
         end = min(begin + len(logits) + 1, sequence.prompt_length)
         first = max(begin + 1, sequence.scored)  # rows may be evaluated again
         tokens = [item.token for item in sequence.inputs[first:end]]
-        found: list[TokenLogprob | None] = [
-            self._logprob(sequence, logits[first + i - begin - 1], token) for i, token in enumerate(tokens)
-        ]
+        rows = [(logits[first + i - begin - 1], token) for i, token in enumerate(tokens)]
+        found: list[TokenLogprob | None] = [*self._logprobs(sequence, rows)]
         if not sequence.scored:
             tokens, found = [sequence.inputs[0].token, *tokens], [None, *found]
         sequence.scored = max(sequence.scored, end)
         if tokens:
             sequence.sink(Scored(id=sequence.id, tokens=tokens, logprobs=found, sample=sequence.sample))
 
-    def decode(self, sequence: Generation, logits: NDArray[np.float32], token: int) -> int | None:
+    def decode(self, sequence: Generation, logits: Array, token: int) -> int | None:
         """Append the `token` drawn from `logits` [vocab] to the text, and send the text that is final.
 
         Returns the token if the sequence continues, and None if it has ended and `Done` was sent. Raises
@@ -77,7 +72,7 @@ class Answers:
             top = sequence.request.top_logprobs
             logprob = self._spelled(token, *sequence.sampler.distribution.log_probabilities(token, top))
         elif sequence.request.logprobs:
-            logprob = self._logprob(sequence, logits, token)
+            [logprob] = self._logprobs(sequence, [(logits, token)])
         sequence.sampler.accept(token, generated=True)
         sequence.sampled()
         constraint = sequence.constraint
@@ -137,10 +132,10 @@ class Answers:
             )
         )
 
-    def _logprob(self, sequence: Generation, logits: NDArray[np.float32], token: int) -> TokenLogprob:
-        return self._spelled(
-            token, *log_probabilities(logits, token, sequence.request.top_logprobs, self._ops)
-        )
+    def _logprobs(self, sequence: Generation, rows: Items[tuple[Array, int]]) -> list[TokenLogprob]:
+        """Return the log-probabilities of tokens, each after the logits [vocab] it is given with."""
+        found = log_probabilities(rows, sequence.request.top_logprobs, self._ops)
+        return [self._spelled(token, *values) for (_, token), values in zip(rows, found, strict=True)]
 
     def _spelled(self, token: int, chosen: float, best: list[tuple[int, float]]) -> TokenLogprob:
         tops = []
@@ -151,7 +146,7 @@ class Answers:
         return TokenLogprob(data.decode(errors="replace"), chosen, list(data), tops, token)
 
 
-def draw(wanted: Items[tuple[Generation, NDArray[np.float32]]], patience_s: float) -> list[Drawn]:
+def draw(wanted: Items[tuple[Generation, Array]], patience_s: float) -> list[Drawn]:
     """Draw the next token of each sequence from its logits [vocab], all in one call.
 
     Tokens that close a thought are not drawn but given, and known tokens take the place of drawn ones.

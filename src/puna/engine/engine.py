@@ -457,12 +457,13 @@ class Engine:
             and sequence.held is not None
             and (sequence.constraint is None or sequence.constraint.ready)
         ]
-        for (sequence, logits), drawn in zip(held, draw(held, 0), strict=True):
+        found = draw([(sequence, logits[0]) for sequence, logits in held], 0)
+        for (sequence, logits), drawn in zip(held, found, strict=True):
             if drawn is None:
                 continue
             sequence.held = None
             try:
-                self._decode(sequence, Draft(), logits[None], drawn)
+                self._decode(sequence, Draft(), logits, drawn)
             except Exception as error:  # other sequences are not affected
                 self._fail_after_pass(sequence, error)
 
@@ -530,7 +531,7 @@ class Engine:
             over = token is None or drawn is None
             self._speculation.record_outcome(sequence, draft, accepted, ended=over)
         if drawn is None:
-            sequence.held = logits[accepted].copy()
+            sequence.held = self.loaded.ops.concatenate([logits[accepted : accepted + 1]])  # a copy
         elif token is None:
             self._leave(sequence)
         else:

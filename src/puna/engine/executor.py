@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -43,8 +43,8 @@ log = logging.getLogger("puna.engine")
 #: With more rows, the overhead of Python is too small to be worth a program.
 _MAX_ROWS = 64
 
-#: float32 [rows, vocab] or [rows, hidden]
-Rows = np.ndarray[tuple[int, int], np.dtype[np.float32]]
+#: Logits float32 [rows, vocab] in the backend's memory, or hidden states [rows, hidden] on the host.
+Rows = Any
 
 
 class Executor:
@@ -61,7 +61,8 @@ class Executor:
     def execute(self, slices: list[BatchSlice]) -> list[Rows]:
         """Return logits [rows, vocab] of each slice's wanted rows, or hidden states [rows, hidden] to embed.
 
-        Afterwards the cache holds the inputs of all slices; after an error it is unchanged.
+        Logits are in the backend's memory, and the next pass may overwrite them. Afterwards the cache holds
+        the inputs of all slices; after an error it is unchanged.
         """
         began = time.monotonic()
         batch = assemble(slices)
@@ -69,6 +70,7 @@ class Executor:
         try:
             with self._adapted(batch, slices):
                 results = self._forward(batch, slices)
+            self._loaded.ops.finish()
         except BaseException:
             self._cache.undo_forward()
             raise
@@ -85,14 +87,14 @@ class Executor:
         vocab, ops, model = self._loaded.tokenizer.vocab_size, self._loaded.ops, self._loaded.model
         if not any(embeds):
             repeats = any(batch_slice.draft.known for batch_slice in slices)
-            return _split(ops.numpy(self._logits(batch, repeats=repeats))[:, :vocab], counts)
+            return _split(self._logits(batch, repeats=repeats)[:, :vocab], counts)
         if all(embeds):
             return _split(ops.numpy(model.hidden(batch.on(ops), self._cache)), counts)
         predicted = ops.array(np.flatnonzero(~np.repeat(embeds, counts)))
         hidden, logits = model.hidden_and_logits(batch.on(ops, self._kept), self._cache, predicted)
         predicting = [0 if embed else count for embed, count in zip(embeds, counts, strict=True)]
         states = _split(ops.numpy(hidden), counts)
-        predictions = _split(ops.numpy(logits)[:, :vocab], predicting)
+        predictions = _split(logits[:, :vocab], predicting)
         return [
             state if embed else prediction
             for embed, state, prediction in zip(embeds, states, predictions, strict=True)

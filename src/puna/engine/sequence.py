@@ -28,6 +28,8 @@ from puna.turns import Turn
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from puna.ops import Array
+
 Sink = Callable[[Event], None]
 
 #: A vector shorter than this is not scaled to length 1.
@@ -231,7 +233,7 @@ class Generation(Sequence):
     text: TextStream
     thinking: ThoughtLimit = field(default_factory=lambda: ThoughtLimit(TextStream()))  # in `text`
     constraint: RemoteConstraint | None = None  # the format of the answer
-    held: NDArray[np.float32] | None = None  # logits [vocab] to draw from once the format allows it
+    held: Array | None = None  # logits [1, vocab] to draw from once the format allows it
     resumed: list[int] = field(default_factory=list)  # first tokens of the answer, begun elsewhere
     diverged: int = 0  # of them, where another token was drawn
     scored: int = 0  # prompt tokens whose log-probability was sent

@@ -11,11 +11,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from puna import machine
 from puna.ops import sampling
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from puna.gguf import GGMLType
@@ -386,7 +387,11 @@ class Backend(ABC):
         modulo 512.
         """
 
-    # --- sampling: from rows of logits [vocabulary] on the host --------------------------------------
+    # --- sampling: from rows of logits [vocabulary] ----------------------------------------------------
+
+    def finish(self) -> None:
+        """Wait for all operations so far, and raise their errors, if they run while the host goes on."""
+        return
 
     def choose(self, rows: Sequence[sampling.Draw]) -> list[int | None]:
         """Return for each row the token at `uniform` of its distribution, or the likeliest at temperature 0.
@@ -394,7 +399,20 @@ class Backend(ABC):
         The result is None if no token can be chosen: no logits, a NaN or +inf among those allowed, or all
         -inf.
         """
-        return [sampling.choose(row) for row in rows]
+        return [sampling.choose(row._replace(logits=self.numpy(row.logits))) for row in rows]
+
+    def likeliest(self, rows: Sequence[tuple[Array, int]], count: int) -> list[sampling.Likeliest]:
+        """Return the `count` likeliest tokens of each row, given as its logits and a token asked about."""
+        found = []
+        for array, token in rows:
+            logits = np.ascontiguousarray(self.numpy(array))
+            largest = float(logits.max())
+            total = self.sum_of_exponentials(logits, largest) if np.isfinite(largest) else np.nan
+            best = self.top_k(logits, min(count, logits.size)) if count else np.empty(0, np.int64)
+            found.append(sampling.Likeliest(largest, total, float(logits[token]), best, logits[best]))
+        return found
+
+    # These take logits on the host.
 
     def top_k(self, logits: NDArray[np.float32], k: int) -> NDArray[np.int64]:
         """Return the ids of the `k` largest logits, descending; the lower id wins a tie.

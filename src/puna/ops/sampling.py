@@ -6,20 +6,32 @@ value, equal values in ascending order of id. Probabilities are float64.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from puna.ops.array import Array
 
 Floats = NDArray[np.float32]
 Probabilities = NDArray[np.float64]
 Ids = NDArray[np.int64]
 
 
+class Changes(NamedTuple):
+    """Changes of the logits of a few distinct tokens, ascending, before any other step."""
+
+    tokens: NDArray[np.int32]  # [n]
+    added: Floats  # [n], added first
+    repeat: Floats  # [n], above 0: then divides a logit, or multiplies a negative one
+    lowered: Floats  # [n], subtracted last; infinity makes a token impossible, even if its logit is NaN
+
+
 class Draw(NamedTuple):
     """Settings for drawing a token from one row of logits; the defaults switch a setting off."""
 
-    logits: Floats  # [vocabulary], contiguous
+    logits: Array  # float32 [vocabulary], contiguous; in this module's functions an array of numpy
     uniform: float = 0.0  # in [0, 1): the position in the cumulative distribution
     temperature: float = 1.0  # 0: the largest logit
     top_n_sigma: float = 0.0
@@ -28,13 +40,22 @@ class Draw(NamedTuple):
     top_p: float = 1.0
     min_p: float = 0.0
     allowed: NDArray[np.int32] | None = None  # bit i of word w: whether token 32 w + i may be drawn
+    changes: Changes | None = None
+
+
+class Likeliest(NamedTuple):
+    """The likeliest tokens of a row of logits, and what their probabilities follow from."""
+
+    largest: float  # of the logits; not finite if there is a NaN or +infinity, or nothing else than -infinity
+    total: float  # sum of e ** (logit - largest), if that is finite
+    logit: float  # of the token asked about
+    ids: Ids  # descending by logit; the lower id wins a tie
+    logits: Floats  # of these
 
 
 def choose(row: Draw) -> int | None:
     """Return the token chosen from a row, or None (see `Backend.choose`)."""
-    logits = row.logits
-    if row.allowed is not None:
-        logits = only_allowed(logits, row.allowed)
+    logits = adjusted(row)
     if not logits.size:
         return None
     largest = logits.max()
@@ -51,6 +72,23 @@ def choose(row: Draw) -> int | None:
     probabilities = probabilities[: top_p(probabilities, row.top_p)]
     probabilities = probabilities[: min_p(probabilities, row.min_p)]
     return int(ids[draw(probabilities, row.uniform)])
+
+
+def adjusted(row: Draw) -> Floats:
+    """Return the logits of a row after its changes, -infinity for tokens that are not allowed."""
+    logits: Floats = row.logits  # type: ignore[assignment]
+    if row.changes is not None:
+        logits = changed(logits, row.changes)
+    return logits if row.allowed is None else only_allowed(logits, row.allowed)
+
+
+def changed(logits: Floats, changes: Changes) -> Floats:
+    """Return a copy of `logits` with some changed."""
+    values = logits[changes.tokens] + changes.added
+    values = np.where(values < 0, values * changes.repeat, values / changes.repeat)
+    result = logits.copy()
+    result[changes.tokens] = np.where(np.isposinf(changes.lowered), -np.inf, values - changes.lowered)
+    return result
 
 
 def only_allowed(logits: Floats, allowed: NDArray[np.int32]) -> Floats:
@@ -178,6 +216,28 @@ def draw(probabilities: Probabilities, uniform: float) -> int:
     """Return the first candidate at which the running sum reaches `uniform` of the total."""
     sums = np.cumsum(probabilities)
     return min(int(np.searchsorted(sums, uniform * sums[-1])), probabilities.size - 1)
+
+
+def choose_among(best: Floats, total: float, row: Draw) -> int | None:
+    """Return the place in `best` of the token that `choose` chooses, or None if that takes other logits.
+
+    `best` are leading logits of a row, descending, and `total` is the sum of `e ** ((logit - largest) /
+    temperature)` over all of them. Top-n-sigma, top-k and typical-p must be off.
+    """
+    tempered = temper(best, row.temperature)
+    weights = np.exp((tempered - tempered[0]).astype(np.float64))
+    sums = np.cumsum(weights)
+    count, mass = best.size + 1, total  # as if all were kept
+    if row.top_p < 1 and sums[-1] > row.top_p * total:
+        count = int(np.searchsorted(sums, row.top_p * total, side="right")) + 1
+    if row.min_p > 0 and (heavy := min_p(weights, row.min_p)) < best.size:
+        count = min(count, heavy)
+    if count <= best.size:
+        mass = sums[count - 1]
+    elif row.top_p < 1 or row.min_p > 0:
+        return None
+    place = int(np.searchsorted(sums, row.uniform * mass))
+    return place if place < best.size else None
 
 
 def _prefix_above(probabilities: Probabilities, total: float) -> int:

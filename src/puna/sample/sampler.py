@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puna.errors import GenerationError, OptionError
-from puna.ops import Backend, sampling
+from puna.ops import Array, Backend, sampling
 from puna.ops.sampling import Floats, Ids
 from puna.options import Options
 from puna.tokenizer import Tokenizer
@@ -57,27 +57,29 @@ class Random:
         return (self.bits() >> 32 & 0xFFFFFF) / 2**24
 
 
-def log_probabilities(
-    logits: NDArray[np.float32], token: int, top: int, ops: Backend
-) -> tuple[float, list[tuple[int, float]]]:
-    """Return the log-probability of `token`, and the `top` likeliest tokens with theirs, descending.
+#: The log-probability of a token, and those of the likeliest tokens, descending.
+LogProbabilities = tuple[float, list[tuple[int, float]]]
 
-    These are natural logarithms of the softmax over the raw logits [vocab]. `token` need not be among the
-    likeliest. Raises `GenerationError` when the logits have no finite maximum.
+
+def log_probabilities(rows: Sequence[tuple[Array, int]], top: int, ops: Backend) -> list[LogProbabilities]:
+    """Return for each row, its logits [vocab] and a token, that token's log-probability and the `top` best.
+
+    These are natural logarithms of the softmax over the raw logits. The token need not be among the
+    likeliest. Raises `GenerationError` when logits have no finite maximum.
     """
-    if not 0 <= token < logits.size:
-        raise GenerationError(f"token {token} is not in the vocabulary of {logits.size}")
-    logits = np.ascontiguousarray(logits, np.float32)
-    largest = logits.max()
-    if not np.isfinite(largest):
+    for logits, token in rows:
+        if not 0 <= token < len(logits):
+            raise GenerationError(f"token {token} is not in the vocabulary of {len(logits)}")
+    return [_in_logarithms(found) for found in ops.likeliest(rows, max(top, 0))]
+
+
+def _in_logarithms(found: sampling.Likeliest) -> LogProbabilities:
+    if not math.isfinite(found.largest):
         raise GenerationError("log-probabilities: the model computed no finite logits")
-    logarithm = np.float32(np.log(ops.sum_of_exponentials(logits, float(largest))))
-    count = min(max(top, 0), logits.size)
-    ids = ops.top_k(logits, count).tolist() if count else []  # as a sampling option, 0 would mean all
-    return (
-        float(logits[token] - largest - logarithm),
-        [(i, float(logits[i] - largest - logarithm)) for i in ids],
-    )
+    largest, logarithm = np.float32(found.largest), np.float32(np.log(found.total))
+    best = found.logits - largest - logarithm
+    chosen = np.float32(found.logit) - largest - logarithm
+    return float(chosen), list(zip(found.ids.tolist(), best.tolist(), strict=True))
 
 
 #: Up to this many tokens, searching the window is faster than searching the vocabulary.
@@ -117,20 +119,14 @@ class Penalties:
             if len(self._recent) > self._window:
                 self._count(self._recent.popleft(), -1)
 
-    def apply(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return penalised logits [vocab]: a copy, or the same array when there is nothing to penalise.
+    def lowered(self) -> tuple[Ids, Floats]:
+        """Return the seen tokens, ascending, and what their logits lose after the repeat penalty.
 
-        A seen token's logit is divided by `repeat` (multiplied when negative), then lowered by
-        `frequency` times its count and once by `presence`.
+        The repeat penalty divides a logit by `repeat`, or multiplies it when negative; the others lower it by
+        `frequency` times the token's count and once by `presence`.
         """
-        seen = self._seen() if self.active else self._counts
-        if not seen.size:
-            return logits
-        values = logits[seen]
-        values = np.where(values < 0, values * self.repeat, values / self.repeat)
-        penalised = logits.copy()
-        penalised[seen] = values - self.frequency * self._counts[seen] - self.presence
-        return penalised
+        seen = self._seen() if self.active else np.empty(0, np.int64)
+        return seen, self.frequency * self._counts[seen].astype(np.float32) + self.presence
 
     def _seen(self) -> NDArray[np.int64]:
         if not 0 < self._window <= _SHORT:
@@ -142,6 +138,9 @@ class Penalties:
         if 0 <= token < self._counts.size:
             self._counts[token] += change
 
+
+#: No tokens, and nothing that their logits lose.
+_NOTHING: Final = np.empty(0, np.int64), np.empty(0, np.float32)
 
 #: The largest exponent of e in float32, which limits the length of repetitions that count.
 _LARGEST_LOG: Final = 88.7228391
@@ -191,14 +190,14 @@ class Dry:
         self._since_breaker = 0 if broken else self._since_breaker + 1
         self._tail = b"" if broken else text[max(len(text) - self._overlap, 0) :]
 
-    def apply(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return penalised logits [vocab]: a copy, or the same array when nothing is repeated."""
+    def lowered(self, vocab_size: int) -> tuple[Ids, Floats]:
+        """Return the tokens that would continue a repetition, ascending, and what their logits lose."""
         history = self._tokens[: self._count]
         if self._window >= 0:
             history = history[max(self._count - self._window, 0) :]
         most = min(self._since_breaker, self._longest)
         if len(history) <= self._allowed or most < self._allowed:
-            return logits
+            return _NOTHING
         # Find earlier places of the last token, then of the last two, and so on.
         places = np.arange(len(history) - 1)
         lengths = np.zeros(len(history) - 1, np.int64)
@@ -210,16 +209,14 @@ class Dry:
             lengths[places] = length + 1
         repeating = np.flatnonzero(lengths >= self._allowed)
         following = history[repeating + 1]
-        known = (following >= 0) & (following < logits.size)
+        known = (following >= 0) & (following < vocab_size)
         if not known.any():
-            return logits
-        longest = np.zeros(logits.size, np.int64)
+            return _NOTHING
+        longest = np.zeros(vocab_size, np.int64)
         np.maximum.at(longest, following[known], lengths[repeating[known]])
-        tokens = np.unique(following[known])
-        penalised = logits.copy()
+        tokens = np.unique(following[known]).astype(np.int64)
         penalties = self._multiplier * np.power(float(self._base), longest[tokens] - self._allowed)
-        penalised[tokens] -= np.minimum(penalties, _MAX_PENALTY).astype(np.float32)
-        return penalised
+        return tokens, np.minimum(penalties, _MAX_PENALTY).astype(np.float32)
 
 
 #: Candidates from which version 1 estimates the decay of probabilities, as many as in llama.cpp.
@@ -353,8 +350,8 @@ class Sampler:
         if generated and self._until_end:
             self._until_end -= 1
 
-    def sample(self, logits: Floats, allowed: NDArray[np.generic] | None = None) -> int:
-        """Return the next token's id; `logits` [vocab] are not modified.
+    def sample(self, logits: Array, allowed: NDArray[np.generic] | None = None) -> int:
+        """Return the next token's id; `logits` [vocab], an array of the backend, are not modified.
 
         Only `allowed` tokens can be drawn: bool [vocab], or a bit mask of 32-bit words (bit i of word w is
         token 32 w + i), as a grammar computes it. Raises `GenerationError` when logits are NaN or +inf, or no
@@ -365,17 +362,16 @@ class Sampler:
             raise token
         return token
 
-    def _prepared(self, logits: Floats, allowed: NDArray[np.generic] | None) -> sampling.Draw | int:
+    def _prepared(self, logits: Array, allowed: NDArray[np.generic] | None) -> sampling.Draw | int:
         """Return the draw for a backend's `choose`, or the token if its options go beyond `choose`."""
-        logits = self._adjusted(logits)
+        logits = self._checked(logits)
         words = None if allowed is None else _packed(allowed, self._vocab_size)
-        options = self._options
-        if options.temperature > 0 and self._is_stepwise:
-            if words is not None:
-                logits = sampling.only_allowed(logits, words)
-            return self._draw(logits, masked=words is not None)
+        options, changes = self._options, self._changes()
+        draw = sampling.Draw(logits, temperature=0.0, allowed=words, changes=changes)
         if options.temperature <= 0:
-            return sampling.Draw(logits, temperature=0.0, allowed=words)
+            return draw
+        if self._is_stepwise:
+            return self._draw(self._on_host(draw), masked=words is not None)
         return sampling.Draw(
             logits,
             self._random.uniform(),
@@ -386,14 +382,17 @@ class Sampler:
             _unit(options.top_p),
             _unit(options.min_p),
             words,
+            changes,
         )
+
+    def _on_host(self, draw: sampling.Draw) -> Floats:
+        """Return the logits of a draw after its changes, without tokens that are not allowed."""
+        return np.ascontiguousarray(sampling.adjusted(draw._replace(logits=self._ops.numpy(draw.logits))))
 
     def _drawn(self, draw: sampling.Draw, token: int | None) -> int:
         """Return the token that a backend chose for `draw`. Raises `GenerationError` if there is none."""
         if token is None:
-            allowed = draw.allowed
-            logits = draw.logits if allowed is None else sampling.only_allowed(draw.logits, allowed)
-            raise GenerationError(_complaint(logits, allowed is not None))
+            raise GenerationError(_complaint(self._on_host(draw), draw.allowed is not None))
         if self._keeps_distribution:
             self.distribution = Distribution(np.array([token]), np.ones(1))
         return token
@@ -405,23 +404,34 @@ class Sampler:
         special = self._mirostat or options.xtc_probability or options.dynatemp_range
         return bool(special) or self._keeps_distribution
 
-    def _adjusted(self, logits: Floats) -> Floats:
-        """Return contiguous logits after bias, bans and penalties."""
-        if logits.shape != (self._vocab_size,) or logits.dtype != np.float32:
+    def _checked(self, logits: Array) -> Array:
+        """Return logits [vocab], contiguous. Raises `GenerationError` for another size or type."""
+        kind = logits.dtype if isinstance(logits, np.ndarray) else np.dtype(np.float32)
+        if tuple(logits.shape) != (self._vocab_size,) or kind != np.float32:
             raise GenerationError(
-                f"the model gave {logits.dtype} logits of shape {list(logits.shape)}, "
+                f"the model gave {kind} logits of shape {list(logits.shape)}, "
                 f"expected float32 [{self._vocab_size}]"
             )
+        return np.ascontiguousarray(logits) if isinstance(logits, np.ndarray) else logits
+
+    def _changes(self) -> sampling.Changes | None:
+        """Return bias, bans and penalties as changes of single logits; None if there are none."""
         ended = self._ends if self._until_end else self._ends[:0]
-        if self._biased.size or self._banned.size or ended.size:
-            logits = logits.copy()
-            logits[self._biased] += self._bias
-            logits[self._banned] = -np.inf
-            logits[ended] = -np.inf
-        logits = self._penalties.apply(logits)
-        if self._dry is not None:
-            logits = self._dry.apply(logits)
-        return np.ascontiguousarray(logits)
+        seen, lowered_seen = self._penalties.lowered()
+        repeating, lowered_repeating = _NOTHING if self._dry is None else self._dry.lowered(self._vocab_size)
+        parts = [part for part in (self._biased, self._banned, ended, seen, repeating) if part.size]
+        if not parts:
+            return None
+        tokens = seen if seen.size and len(parts) == 1 else np.unique(np.concatenate(parts))
+        added, repeat = np.zeros(tokens.size, np.float32), np.ones(tokens.size, np.float32)
+        lowered = np.zeros(tokens.size, np.float32)
+        added[np.searchsorted(tokens, self._biased)] = self._bias
+        at = np.searchsorted(tokens, seen)
+        repeat[at], lowered[at] = self._penalties.repeat, lowered_seen
+        lowered[np.searchsorted(tokens, repeating)] += lowered_repeating
+        for impossible in (self._banned, ended):
+            lowered[np.searchsorted(tokens, impossible)] = np.inf
+        return sampling.Changes(tokens.astype(np.int32), added, repeat, lowered)
 
     def _draw(self, logits: Floats, masked: bool) -> int:
         """Draw from `logits`, applying one option after another."""
@@ -468,7 +478,7 @@ class Sampler:
 
 
 def sample_all(
-    rows: Sequence[tuple[Sampler, Floats, NDArray[np.generic] | None]],
+    rows: Sequence[tuple[Sampler, Array, NDArray[np.generic] | None]],
 ) -> list[int | Exception]:
     """Return `Sampler.sample` of each row (sampler, logits, allowed tokens), drawn in one call.
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from puna.batch import Batch
+from puna.engine.drafting.likeliest import likeliest_tokens
 from puna.engine.drafting.payoff import Recent
 from puna.engine.executor import Replay
 from puna.engine.prefix_cache import PrefixCache, PrefixEntry, PrefixMatch
@@ -200,15 +201,17 @@ class DraftModel:
         batch.outputs = None if len(tokens) <= _ALL_ROWS else ends
         self._cache.start_forward(batch)
         try:
-            logits = self._model.ops.numpy(self._replay.forward(batch))
+            logits = self._replay.forward(batch)
+            if batch.outputs is None:
+                logits = logits[self._model.ops.array(ends)]
+            best = likeliest_tokens(self._model.ops, logits, self._model.tokenizer.vocab_size)
         except BaseException:
             self._cache.undo_forward()
             raise
         for state, keys in parts:
             state.tokens += keys
             state.entry.evaluated = len(state.tokens)
-        rows = logits[ends] if batch.outputs is None else logits
-        return [int(row[: self._model.tokenizer.vocab_size].argmax()) for row in rows]
+        return best
 
 
 def check_fits(draft: LoadedModel, target: LoadedModel) -> None:

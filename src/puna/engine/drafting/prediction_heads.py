@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 import numpy as np
 
 from puna.batch import Batch
+from puna.engine.drafting.likeliest import likeliest_tokens
 from puna.engine.drafting.payoff import Recent
 from puna.errors import CacheFullError
 from puna.model.layer_cache import Window
@@ -220,12 +221,13 @@ class PredictionHeads:
             began = time.monotonic()
             found, ends = self._forward(head, parts)
             ops = self._model.ops
-            logits = ops.numpy(self._model.head_logits(head, found[ops.array(ends)]))
+            logits = self._model.head_logits(head, found[ops.array(ends)])
+            best = likeliest_tokens(ops, logits, self._vocab_size)
             states = ops.numpy(found)
             self._pass_s.add(time.monotonic() - began)
             kept = depth if head + 1 < self._count else 0
-            for index, end, row in zip(active, ends.tolist(), logits, strict=True):
-                drafts[index].append(int(row[: self._vocab_size].argmax()))
+            for index, end, token in zip(active, ends.tolist(), best, strict=True):
+                drafts[index].append(token)
                 made[index] = states[end - kept : end + 1].copy()
 
     def _read(self, due: Items[tuple[Sequence, int]]) -> None:

@@ -251,7 +251,8 @@ class CPU(Backend):
         )
 
     def choose(self, rows: Sequence[sampling.Draw]) -> list[int | None]:
-        return [None if token < 0 else token for token in _native.choose(rows)]
+        given: Any = [(_changed(row), *row[1:-1]) for row in rows]
+        return [None if token < 0 else token for token in _native.choose(given)]
 
     def top_k(self, logits: NDArray[np.float32], k: int) -> NDArray[np.int64]:
         return _native.top_k(logits, k)
@@ -278,3 +279,9 @@ class CPU(Backend):
         the same pages again and again.
         """
         _native.keep_freed_memory()
+
+
+def _changed(row: sampling.Draw) -> Array:
+    """Return a row's logits after its changes."""
+    logits = read(row.logits)  # type: ignore[arg-type]
+    return logits if row.changes is None else sampling.changed(logits, row.changes)
