@@ -78,8 +78,9 @@ class OddIndexBuffer:
         self._there = np.full(shape, -7, np.int32)
         self.array = OddArray(self._there)
 
-    def upload(self, begin: int = 0, end: int | None = None) -> None:
-        self._there.reshape(-1)[begin:end] = self.host.reshape(-1)[begin:end]
+    def upload(self, ranges: Sequence[tuple[int, int]] | None = None) -> None:
+        for begin, end in [(0, self.host.size)] if ranges is None else ranges:
+            self._there.reshape(-1)[begin:end] = self.host.reshape(-1)[begin:end]
 
 
 class OddNumberBuffer:

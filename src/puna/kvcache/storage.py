@@ -233,8 +233,7 @@ class CellCache(Cache):
     def _upload_table(self) -> None:
         """Make the current lists of cells visible to tensor operations."""
         if self._table.mirrored:
-            for begin, end in self.cells.take_changes():
-                self._table.upload(begin, end)
+            self._table.upload(self.cells.take_changes())
 
     def room(self, wanted: int) -> int:
         return max(min(wanted, self.cells.free), 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -64,5 +64,5 @@ class IndexBuffer(Protocol):
     array: Array
     mirrored: bool  # whether operations read a copy, as of the last `upload`
 
-    def upload(self, begin: int = 0, end: int | None = None) -> None:
-        """Make what `host` holds at [begin, end), counted in the flattened buffer, visible to operations."""
+    def upload(self, ranges: Sequence[tuple[int, int]] | None = None) -> None:
+        """Make what `host` holds at ranges [begin, end) of the flattened buffer visible; None: everything."""

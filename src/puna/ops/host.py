@@ -28,7 +28,7 @@ class HostIndexBuffer:
         self.host: NDArray[np.int32] = np.zeros(shape, np.int32)
         self.array = self.host.view(array_type)
 
-    def upload(self, begin: int = 0, end: int | None = None) -> None:
+    def upload(self, ranges: Sequence[tuple[int, int]] | None = None) -> None:
         pass
 
 

@@ -84,10 +84,12 @@ def adjusted(row: Draw) -> Floats:
 
 def changed(logits: Floats, changes: Changes) -> Floats:
     """Return a copy of `logits` with some changed."""
-    values = logits[changes.tokens] + changes.added
-    values = np.where(values < 0, values * changes.repeat, values / changes.repeat)
+    with np.errstate(invalid="ignore", over="ignore"):  # infinite logits are refused later
+        values = logits[changes.tokens] + changes.added
+        values = np.where(values < 0, values * changes.repeat, values / changes.repeat)
+        values = np.where(np.isposinf(changes.lowered), np.float32(-np.inf), values - changes.lowered)
     result = logits.copy()
-    result[changes.tokens] = np.where(np.isposinf(changes.lowered), -np.inf, values - changes.lowered)
+    result[changes.tokens] = values
     return result
 
 

@@ -21,10 +21,16 @@ from puna.gguf import GGMLType
 from puna.ops import processor_backend
 from puna.ops.backend import Backend
 from puna.ops.experts import ExpertNetworks, ExpertWeights, Routing
+from puna.ops.gpu import sampling
 from puna.ops.gpu.host_parts import HostParts
+from puna.ops.gpu.staging import send, sent
 from puna.ops.gpu.storage import DeviceStorage
 from puna.ops.rope import Rope
+from puna.ops.sampling import Draw, Likeliest
 from puna.ops.weight import Weight
+
+#: Ranges of indices shorter than this are uploaded together.
+_SHORT = 256
 
 
 class DeviceBuffer:
@@ -36,13 +42,18 @@ class DeviceBuffer:
         self.host: NDArray[Any] = np.zeros(shape, kind)
         self.array = torch.from_numpy(self.host.copy()).to(device)
         self._flat = self.array.view(-1)
-        self._pinned = device.type == "cuda"
 
-    def upload(self, begin: int = 0, end: int | None = None) -> None:
-        changed = torch.from_numpy(self.host.reshape(-1)[begin:end])
-        if self._pinned:  # torch keeps a pinned copy until the device has read it; the host may write on
-            changed = changed.pin_memory()
-        self._flat[begin:end].copy_(changed, non_blocking=True)
+    def upload(self, ranges: Sequence[tuple[int, int]] | None = None) -> None:
+        flat = self.host.reshape(-1)
+        ranges = [(0, flat.size)] if ranges is None else ranges
+        short = [each for each in ranges if each[1] - each[0] < _SHORT] if len(ranges) > 2 else []
+        for begin, end in ranges:
+            if not short or end - begin >= _SHORT:
+                send(flat[begin:end], self._flat[begin:end])
+        if short:  # in one copy: a step of many sequences adds an entry to each one's list
+            places = np.concatenate([np.arange(*each) for each in short])
+            there = sent(np.stack([places, flat[places]]), self.array.device)
+            self._flat.scatter_(0, there[0], there[1].int())
 
 
 class TorchBackend(Backend):
@@ -83,6 +94,27 @@ class TorchBackend(Backend):
 
     def is_lost(self, error: BaseException) -> bool:
         return isinstance(error, torch.AcceleratorError)  # an error of the device itself stays
+
+    # --- sampling --------------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        if self.place.type != "cpu":
+            torch.cuda.current_stream(self.place).synchronize()
+
+    #: Finds the largest logits of rows.
+    _find: sampling.Find = staticmethod(sampling.find_in_torch)
+
+    def choose(self, rows: Sequence[Draw]) -> list[int | None]:
+        return sampling.choose(rows, self._find, self.host, self)
+
+    def likeliest(self, rows: Sequence[tuple[Any, int]], count: int) -> list[Likeliest]:
+        return sampling.likeliest(rows, count, self._find, self.host, self)
+
+    def top_k(self, logits: NDArray[np.float32], k: int) -> NDArray[np.int64]:
+        return self.host.top_k(logits, k)
+
+    def sum_of_exponentials(self, logits: NDArray[np.float32], largest: float) -> float:
+        return self.host.sum_of_exponentials(logits, largest)
 
     # --- arrays ----------------------------------------------------------------------------------------
 

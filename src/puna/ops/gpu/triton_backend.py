@@ -24,6 +24,7 @@ from puna.ops.gpu.kernels import (
     recurrent,
     rope,
     routing,
+    sampling,
     store,
 )
 from puna.ops.gpu.packed import PackedMatrix
@@ -164,6 +165,8 @@ class TritonBackend(TorchBackend):
     ) -> Tensor:
         given = values if isinstance(values, int) else _planes(values)
         return attention.attention(q, _planes(keys), given, *others, **settings)
+
+    _find = staticmethod(sampling.find)
 
     def recorder(self) -> GraphRecorder | None:
         return GraphRecorder(self.place) if self.place.type == "cuda" else None

@@ -1,0 +1,166 @@
+"""The choice of tokens from logits on a device.
+
+The device finds the largest logits of each row, after changes and masks, in ascending order of id. The host
+draws from those as `puna.ops.sampling` defines it, in float64. It copies a whole row only if that is not
+enough: for options that look at all tokens, and if too many are equal or needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from puna.ops import sampling
+from puna.ops.backend import Backend
+from puna.ops.sampling import Draw, Likeliest
+
+#: Maximum number of tokens that a device finds in a row.
+MOST: Final = 1024
+#: Up to this size of the vocabulary, all possible tokens can be found.
+SMALL: Final = 2048
+#: In larger vocabularies without top-k, one of so many tokens is found.
+_SHARE: Final = 64
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A row of logits, and how many of the largest ones to find."""
+
+    logits: Tensor  # float32 [vocabulary]
+    count: int  # at least 1
+    temperature: float = 1.0
+    token: int = 0  # whose logit is wanted as well
+    allowed: NDArray[np.int32] | None = None  # as in `Draw`
+    changes: sampling.Changes | None = None
+
+
+@dataclass(frozen=True)
+class Leading:
+    """The tokens of a row whose logits reach a limit: at least as many as wanted, or all that are possible.
+
+    Possible are those whose logits are above -infinity.
+    """
+
+    ids: NDArray[np.int32]  # ascending
+    logits: NDArray[np.float32]
+    whole: bool  # whether these are all that are possible
+    total: float  # sum of e ** ((logit - largest) / temperature) over the row; NaN if it has NaN or +infinity
+    logit: float  # of the token asked about
+    cut: bool = False  # whether more tokens reach the limit than there was room for: the last are missing
+
+
+Find = Callable[[Sequence[Wanted]], Iterable[Leading]]
+
+
+def find_in_torch(rows: Sequence[Wanted]) -> list[Leading]:
+    """Return the leading tokens of each row, in plain torch."""
+    return [_find(row) for row in rows]
+
+
+def _find(row: Wanted) -> Leading:
+    logits, device = row.logits, row.logits.device
+    if (changes := row.changes) is not None:
+        tokens, added, repeat, lowered = (torch.from_numpy(each).to(device) for each in changes)
+        values = logits[tokens] + added
+        values = torch.where(values < 0, values * repeat, values / repeat)
+        values = torch.where(lowered == torch.inf, -torch.inf, values - lowered)
+        logits = logits.index_copy(0, tokens.long(), values)
+    if row.allowed is not None:
+        words, token = torch.from_numpy(row.allowed).to(device), torch.arange(len(logits), device=device)
+        logits = torch.where((words[token // 32] >> (token % 32) & 1).bool(), logits, -torch.inf)
+    ordered, ids = logits.sort(descending=True, stable=True)
+    possible = int((logits > -torch.inf).sum())
+    count = min(row.count, possible)
+    kept, places = ids[:count].sort()
+    tempered = logits / row.temperature
+    weights = (tempered - tempered.max()).double().exp() if possible else tempered.new_zeros(1)
+    return Leading(
+        kept.int().cpu().numpy(),
+        ordered[:count][places].cpu().numpy(),
+        count == possible,
+        float(weights.sum()),  # infinity - infinity is NaN
+        float(logits[row.token]),
+    )
+
+
+def choose(rows: Sequence[Draw], find: Find, host: Backend, device: Backend) -> list[int | None]:
+    """Return what `Backend.choose` defines, for rows of `device`; `host` computes on the host."""
+    chosen: list[int | None] = [None] * len(rows)
+    wanted = [(place, row, count) for place, row in enumerate(rows) if (count := _wanted(row))]
+    found = find(
+        [
+            Wanted(
+                row.logits,  # type: ignore[arg-type]
+                count,
+                max(row.temperature, 1e-7) if row.temperature else 1.0,
+                allowed=row.allowed,
+                changes=row.changes,
+            )
+            for _, row, count in wanted
+        ]
+    )
+    left = {place for place, row in enumerate(rows) if len(row.logits)}  # to be drawn on the host
+    drawn: list[tuple[int, Draw, NDArray[np.int32] | None]] = []  # with the ids of the logits
+    for (place, row, _), leading in zip(wanted, found, strict=True):
+        ids, logits = leading.ids, leading.logits
+        if leading.total != leading.total:
+            continue
+        if not ids.size or row.temperature == 0:
+            left.discard(place)
+            chosen[place] = int(ids[np.argmax(logits)]) if ids.size else None
+        elif leading.cut:
+            continue
+        elif row.top_k > 0 or leading.whole:
+            left.discard(place)
+            drawn.append((place, row._replace(logits=logits, allowed=None, changes=None), ids))
+        else:
+            order = np.argsort(-logits, kind="stable")
+            if (among := sampling.choose_among(logits[order], leading.total, row)) is not None:
+                left.discard(place)
+                chosen[place] = int(ids[order[among]])
+    for place in left:
+        logits = np.ascontiguousarray(device.numpy(rows[place].logits))
+        drawn.append((place, rows[place]._replace(logits=logits), None))
+    tokens = host.choose([row for _, row, _ in drawn])
+    for (place, _, of), token in zip(drawn, tokens, strict=True):
+        chosen[place] = int(of[token]) if of is not None and token is not None else token
+    return chosen
+
+
+def _wanted(row: Draw) -> int:
+    """Return how many of the largest logits a row is drawn from; 0 if that cannot be said."""
+    size = len(row.logits)
+    if row.temperature == 0:
+        return min(size, 1)
+    if row.top_n_sigma > 0 or row.top_k > MOST:
+        return 0
+    if row.top_k > 0:
+        return min(row.top_k, size)
+    if size <= SMALL:
+        return size
+    return 0 if row.typical_p < 1 else min(MOST, size // _SHARE)
+
+
+def likeliest(
+    rows: Sequence[tuple[Tensor, int]], count: int, find: Find, host: Backend, device: Backend
+) -> list[Likeliest]:
+    """Return what `Backend.likeliest` defines, for rows of `device`; `host` computes on the host."""
+    found: list[Likeliest] = []
+    least = max(count, 1)
+    given = [Wanted(logits, min(least, MOST, len(logits)), token=token) for logits, token in rows]
+    for (logits, token), leading in zip(rows, find(given), strict=True):
+        enough = leading.ids.size >= min(least, len(logits)) and not leading.cut
+        if leading.total != leading.total or not enough:
+            found += host.likeliest([(np.ascontiguousarray(device.numpy(logits)), token)], count)
+            continue
+        order = np.argsort(-leading.logits, kind="stable")
+        largest, order = float(leading.logits[order[0]]), order[:count]
+        ids = leading.ids[order].astype(np.int64)
+        found.append(Likeliest(largest, leading.total, leading.logit, ids, leading.logits[order]))
+    return found
