@@ -62,7 +62,9 @@ def changes_of(dice: np.random.Generator, size: int, count: int) -> Changes:
 def mask_of(dice: np.random.Generator, size: int, share: float) -> np.ndarray:
     bits = np.zeros(-(-size // 32) * 32 + 64, bool)  # masks may be longer than the vocabulary
     bits[:size] = dice.random(size) < share
-    return np.packbits(bits, bitorder="little").view("<i4").astype(np.int32)
+    words = np.packbits(bits, bitorder="little").view("<i4").astype(np.int32)
+    words.flags.writeable = False  # like those of a format
+    return words
 
 
 def there(rows: Sequence[Draw], device: torch.device) -> list[Draw]:

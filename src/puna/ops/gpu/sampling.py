@@ -66,13 +66,13 @@ def find_in_torch(rows: Sequence[Wanted]) -> list[Leading]:
 def _find(row: Wanted) -> Leading:
     logits, device = row.logits, row.logits.device
     if (changes := row.changes) is not None:
-        tokens, added, repeat, lowered = (torch.from_numpy(each).to(device) for each in changes)
+        tokens, added, repeat, lowered = (torch.tensor(each, device=device) for each in changes)
         values = logits[tokens] + added
         values = torch.where(values < 0, values * repeat, values / repeat)
         values = torch.where(lowered == torch.inf, -torch.inf, values - lowered)
         logits = logits.index_copy(0, tokens.long(), values)
     if row.allowed is not None:
-        words, token = torch.from_numpy(row.allowed).to(device), torch.arange(len(logits), device=device)
+        words, token = torch.tensor(row.allowed, device=device), torch.arange(len(logits), device=device)
         logits = torch.where((words[token // 32] >> (token % 32) & 1).bool(), logits, -torch.inf)
     ordered, ids = logits.sort(descending=True, stable=True)
     possible = int((logits > -torch.inf).sum())

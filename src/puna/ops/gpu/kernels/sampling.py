@@ -174,10 +174,10 @@ def find(rows: Sequence[Wanted]) -> list[Leading]:
     logits = [row.logits.contiguous() for row in rows]  # stay alive until the results are here
     largest = max(map(len, logits))
     chunks = triton.cdiv(largest, GROUP * GROUPS)
-    room = _room(rows)
+    room = room_for(rows)
     changed = [row.changes is not None or row.allowed is not None for row in rows]
     kept = torch.empty(sum(changed), largest, device=device)
-    plan, lists = _plan(rows, logits, kept)
+    plan, lists = plan_of(rows, logits, kept)
     there = sent(np.concatenate([plan.reshape(-1).view(np.int32), *lists]), device)
     of_rows = there[: 2 * plan.size].view(torch.int64)
     result = launch(of_rows, there[2 * plan.size :], len(rows), chunks, room)
@@ -221,13 +221,13 @@ def _warps(chunks: int) -> int:
     return min(max(chunks * GROUPS // 1024, 4), 16)
 
 
-def _room(rows: Sequence[Wanted]) -> int:
+def room_for(rows: Sequence[Wanted]) -> int:
     """Return the room for a row's tokens: several times the number wanted, hardly ever too little."""
     few = all(row.count <= 64 and len(row.logits) > SMALL for row in rows)
     return 256 if few else 2048
 
 
-def _plan(
+def plan_of(
     rows: Sequence[Wanted], logits: Sequence[Tensor], kept: Tensor
 ) -> tuple[NDArray[np.int64], list[NDArray[np.int32]]]:
     """Return the plan [rows, COLUMNS], and the lists it refers to; changed logits go to rows of `kept`."""
