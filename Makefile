@@ -154,6 +154,7 @@ bench-gpu: .venv/developed ## measure this machine's GPU: kernels beside torch's
 	$(BIN)/python bench/gpu_products.py
 	$(BIN)/python bench/gpu_attention.py
 	$(BIN)/python bench/gpu_rows.py
+	$(BIN)/python bench/gpu_sampling.py
 	$(BIN)/python bench/gpu.py --check 1b/q4_k_m 8b/q4_k_m
 
 bench-agents: .venv/developed ## play recorded sessions of coding agents and write docs/agents.md's table

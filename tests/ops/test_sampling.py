@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -120,3 +120,57 @@ def test_draw_inverts_the_distribution(logits: np.ndarray, uniform: float) -> No
     index = sampling.draw(probabilities, uniform)
     assert probabilities[: index + 1].sum() >= uniform - 1e-12
     assert probabilities[:index].sum() <= uniform + 1e-12
+
+
+@given(
+    logits_of_any_size,
+    st.floats(0, 1, exclude_max=True),
+    st.sampled_from([0.3, 1.0, 2.0]),
+    st.sampled_from([1.0, 0.9, 0.5, 0.0]),
+    st.sampled_from([0.0, 0.05, 0.5, 1.0]),
+    st.integers(1, 60),
+)
+def test_a_choice_among_leading_tokens_is_the_choice_among_all(
+    logits: np.ndarray, uniform: float, temperature: float, top_p: float, min_p: float, count: int
+) -> None:
+    assume(count < logits.size)
+    row = sampling.Draw(logits, uniform, temperature, top_p=top_p, min_p=min_p)
+    order = sampling.top_k(logits, 0)
+    tempered = sampling.temper(logits, temperature)
+    total = sampling.sum_of_exponentials(tempered, float(tempered.max()))
+    found = sampling.choose_among(logits[order[:count]], total, row)
+    expected = int(np.flatnonzero(order == sampling.choose(row))[0])
+    if found is not None and found != expected:  # the sums may be rounded differently
+        sums = np.cumsum(sampling.softmax(tempered[order]))
+        edges = [uniform, top_p, uniform * sums[min(found, expected)]]
+        near = np.abs(np.subtract.outer(sums, edges)).min() < 1e-12 or uniform == 0
+        assert near or abs(found - expected) == 1
+
+
+def test_leading_tokens_are_not_enough_for_what_needs_others() -> None:
+    best = np.array([2, 1], np.float32)  # of FOUR
+    total = 1 / FOUR[0]
+
+    def choose_among(uniform: float, **options: float) -> int | None:
+        return sampling.choose_among(best, total, sampling.Draw(best, uniform, **options))
+
+    assert choose_among(0.5) == 0
+    assert choose_among(0.7) == 1
+    assert choose_among(0.9) is None
+    assert choose_among(0.5, top_p=0.9) is None
+    assert choose_among(0.99, top_p=0.8) == 1
+    assert choose_among(0.99, top_p=0.5) == 0
+    assert choose_among(0.5, min_p=0.1) is None
+    assert choose_among(0.99, min_p=0.5) == 0
+    assert choose_among(0.99, top_p=0.9, min_p=0.5) == 0
+
+
+def test_changes_are_applied_in_order() -> None:
+    changes = sampling.Changes(
+        np.array([0, 1, 3, 4], np.int32),
+        *np.array([[1, -3, 0, 0], [2, 2, 1, 1], [0.5, 0, np.inf, 1]], np.float32),
+    )
+    given = np.array([3, 1, 7, np.nan, -np.inf], np.float32)
+    found = sampling.changed(given, changes)
+    assert found.tolist() == [1.5, -4, 7, -np.inf, -np.inf]
+    assert given[0] == 3

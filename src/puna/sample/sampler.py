@@ -417,17 +417,21 @@ class Sampler:
     def _changes(self) -> sampling.Changes | None:
         """Return bias, bans and penalties as changes of single logits; None if there are none."""
         ended = self._ends if self._until_end else self._ends[:0]
-        seen, lowered_seen = self._penalties.lowered()
+        penalised, lowered_penalised = self._penalties.lowered()
         repeating, lowered_repeating = _NOTHING if self._dry is None else self._dry.lowered(self._vocab_size)
-        parts = [part for part in (self._biased, self._banned, ended, seen, repeating) if part.size]
-        if not parts:
+        parts = [part for part in (self._biased, self._banned, ended, repeating) if part.size]
+        if not parts and not penalised.size:
             return None
-        tokens = seen if seen.size and len(parts) == 1 else np.unique(np.concatenate(parts))
+        if not parts:
+            added, repeat = np.zeros((2, penalised.size), np.float32)
+            repeat += self._penalties.repeat
+            return sampling.Changes(penalised.astype(np.int32), added, repeat, lowered_penalised)
+        tokens = np.unique(np.concatenate([*parts, penalised]))
         added, repeat = np.zeros(tokens.size, np.float32), np.ones(tokens.size, np.float32)
         lowered = np.zeros(tokens.size, np.float32)
         added[np.searchsorted(tokens, self._biased)] = self._bias
-        at = np.searchsorted(tokens, seen)
-        repeat[at], lowered[at] = self._penalties.repeat, lowered_seen
+        at = np.searchsorted(tokens, penalised)
+        repeat[at], lowered[at] = self._penalties.repeat, lowered_penalised
         lowered[np.searchsorted(tokens, repeating)] += lowered_repeating
         for impossible in (self._banned, ended):
             lowered[np.searchsorted(tokens, impossible)] = np.inf

@@ -15,7 +15,11 @@ ROOT = Path(__file__).resolve().parents[3]
 KERNELS = ROOT / "src" / "puna" / "ops" / "gpu" / "kernels"
 MODULES = sorted(path.stem for path in KERNELS.glob("*.py") if "\ndef variants(" in path.read_text())
 #: Bytes that a thread may keep in memory for lack of registers; none in other modules.
-SPILLED = {"attention": 8192, "matmul": 2048}  # the latter on gfx1100, for few rows
+SPILLED = {
+    "attention": 8192,
+    "matmul": 2048,  # on gfx1100, for few rows
+    "sampling": 8,  # on sm_100, for the largest vocabularies
+}
 #: Bytes that a block of threads can share.
 SHARED = {
     "sm_80": 163 << 10,

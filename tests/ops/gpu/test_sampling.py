@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from puna.model.load import load_model
 from puna.ops import backend_named, sampling
 from puna.ops.gpu.sampling import Leading, Wanted, find_in_torch
 from puna.ops.gpu.torch_backend import TorchBackend
 from puna.ops.gpu.triton_backend import TritonBackend
 from puna.ops.sampling import Changes, Draw
+from tests.engine.runs import Run
+from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 
 kernels = pytest.importorskip("puna.ops.gpu.kernels.sampling")
 REFERENCE = backend_named("reference")
@@ -174,8 +178,8 @@ def test_rows_without_a_choice_give_none(name: str, request: pytest.FixtureReque
     backend = request.getfixturevalue(name)
     dice = np.random.default_rng(1)
     rows = []
-    for each in SETTINGS:
-        for wrong in (np.nan, np.inf):
+    for number, each in enumerate(SETTINGS[:8:2]):
+        for wrong in (np.nan, np.inf)[number % 2 :]:
             logits = logits_of(dice, SIZE)
             logits[4100] = wrong
             rows.append(Draw(logits, 0.5, **each))
@@ -275,3 +279,34 @@ def test_the_likeliest_of_wrong_logits_have_no_finite_maximum(triton: Counted, w
     logits[[3, 5000]] = torch.tensor([wrong, wrong])
     [found] = triton.likeliest([(logits.to(triton.place), 0)], 4)
     assert not np.isfinite(found.largest)
+
+
+class CountedTorch(TorchBackend):
+    """Plain torch that counts the arrays it copies to the host."""
+
+    copied = 0
+
+    def numpy(self, array: torch.Tensor) -> Any:
+        self.copied += 1
+        return super().numpy(array)
+
+
+def test_an_engine_copies_logits_only_for_options_that_need_all(device: torch.device, tmp_path: Path) -> None:
+    backend = CountedTorch(device)
+    path = tiny_llama_gguf(tmp_path / "tiny.gguf", TinyLlama(context=128))
+    run = Run(load_model(path, ops=backend), speculate="prompt")
+    backend.copied = 0
+    plain: dict[str, Any] = {"num_predict": 8, "seed": 1}
+    options: list[dict[str, Any]] = [
+        {"temperature": 0},
+        {"temperature": 1.2, "top_k": 40, "top_p": 0.9, "repeat_penalty": 1.2, "logit_bias": {"3": 2.0}},
+        {"temperature": 0.8, "top_k": 0, "min_p": 0.1, "logprobs": True, "top_logprobs": 3},
+        {"temperature": 0, "prompt_logprobs": True},
+    ]
+    for number, each in enumerate(options):
+        run.submit(number, "hello hello hello", **plain, **each)
+    run.finish()
+    assert backend.copied == 0
+    run.submit(9, "hello", **plain, temperature=1.0, mirostat=2)
+    run.finish()
+    assert backend.copied == len(run.tokens(9))

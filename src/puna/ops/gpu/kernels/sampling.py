@@ -52,7 +52,10 @@ def _maxima_kernel(
     plan, lists, maxima, sums, stride,
     COLUMNS: tl.constexpr, GROUP: tl.constexpr, GROUPS: tl.constexpr, CHANGES: tl.constexpr,
 ):  # fmt: skip
-    """Read a chunk of a row: maxima [rows, stride * GROUPS] and sums [rows, stride] of `stride` chunks."""
+    """Read a chunk of a row, of up to `stride`: maxima [rows, stride * GROUPS], and sums [rows, stride, 2].
+
+    The latter are a chunk's largest logit, and the sum of exponentials relative to that.
+    """
     chunk, row = tl.program_id(0), tl.program_id(1)
     plan += row * COLUMNS
     source = tl.load(plan).to(tl.pointer_type(tl.float32))
@@ -95,7 +98,8 @@ def _maxima_kernel(
     # NaN and infinity make the sum NaN, wherever they are.
     weights = elementary.exp(tl.div_rn(x, temperature) - shift)
     weights = tl.where((x == x) & (x < float("inf")), weights, float("nan"))
-    tl.store(sums + row * stride + chunk, tl.sum(tl.sum(weights, 1)))
+    tl.store(sums + 2 * (row * stride + chunk), most)
+    tl.store(sums + 2 * (row * stride + chunk) + 1, tl.sum(tl.sum(weights, 1)))
 
 
 @triton.jit(do_not_specialize=["stride"])
@@ -121,8 +125,7 @@ def _collect_kernel(
     result += row * (HEAD + 2 * ROOM)
 
     group = tl.arange(0, CHUNKS * GROUPS)
-    best = tl.load(maxima + group, group < stride * GROUPS, float("-inf"))
-    order = _order_of(best)
+    order = _order_of(tl.load(maxima + group, group < stride * GROUPS, float("-inf")))
     threshold = tl.full((), 0, tl.uint32)
     for i in range(32):
         higher = threshold | (tl.full((), 1, tl.uint32) << (31 - i))
@@ -151,13 +154,12 @@ def _collect_kernel(
         found += tl.sum(kept)
         at += TILE
 
-    best = tl.load(maxima + group, group < stride * GROUPS, float("-inf"))  # again, which needs less room
-    most = tl.max(best)
-    shift = tl.div_rn(tl.where(most == float("-inf"), 0.0, most), temperature)
-    of_chunks = tl.max(tl.reshape(best, (CHUNKS, GROUPS)), 1)
     chunk = tl.arange(0, CHUNKS)
-    parts = tl.load(sums + row * stride + chunk, chunk < stride, 0.0)
-    weights = elementary.exp(tl.div_rn(of_chunks, temperature) - shift)
+    largest = tl.load(sums + 2 * (row * stride + chunk), chunk < stride, float("-inf"))
+    parts = tl.load(sums + 2 * (row * stride + chunk) + 1, chunk < stride, 0.0)
+    most = tl.max(largest)
+    shift = tl.div_rn(tl.where(most == float("-inf"), 0.0, most), temperature)
+    weights = elementary.exp(tl.div_rn(largest, temperature) - shift)
     total = tl.sum(tl.where(parts == 0, 0.0, weights * parts))
     logit = tl.load(source + asked)
     tl.store(result, found)
@@ -191,7 +193,7 @@ def launch(plan: Tensor, lists: Tensor, rows: int, chunks: int, room: int) -> Te
     row's tokens, then the bits of what is added, of divisors, and of what is subtracted) and masks.
     """
     maxima = torch.empty(rows, chunks * GROUPS, device=plan.device)
-    sums = torch.empty(rows, chunks, device=plan.device)
+    sums = torch.empty(rows, chunks, 2, device=plan.device)
     chosen = torch.empty(rows, chunks * GROUPS, dtype=torch.int32, device=plan.device)
     result = torch.empty(rows, HEAD + 2 * room, dtype=torch.int32, device=plan.device)
     # Without fused products, changed logits are those of the host, to the bit.
@@ -217,8 +219,8 @@ def launch(plan: Tensor, lists: Tensor, rows: int, chunks: int, room: int) -> Te
 
 
 def _warps(chunks: int) -> int:
-    """Return the warps that keep the maxima of a row in their registers, at most 32 a thread."""
-    return min(max(chunks * GROUPS // 1024, 4), 16)
+    """Return the warps that keep the maxima of a row in their registers, at most 16 a thread."""
+    return min(max(chunks * GROUPS // 512, 4), 16)
 
 
 def room_for(rows: Sequence[Wanted]) -> int:
