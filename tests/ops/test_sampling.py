@@ -142,17 +142,13 @@ def test_a_choice_among_leading_tokens_is_the_choice_among_all(
     expected = int(np.flatnonzero(order == sampling.choose(row))[0])
     if found is not None and found != expected:  # the sums may be rounded differently
         sums = np.cumsum(sampling.softmax(tempered[order]))
-        edges = [uniform, top_p, uniform * sums[min(found, expected)]]
-        near = np.abs(np.subtract.outer(sums, edges)).min() < 1e-12 or uniform == 0
-        assert near or abs(found - expected) == 1
+        assert np.abs(np.subtract.outer(sums, [top_p, *(uniform * sums)])).min() < 1e-12
 
 
 def test_leading_tokens_are_not_enough_for_what_needs_others() -> None:
-    best = np.array([2, 1], np.float32)  # of FOUR
-    total = 1 / FOUR[0]
-
-    def choose_among(uniform: float, **options: float) -> int | None:
-        return sampling.choose_among(best, total, sampling.Draw(best, uniform, **options))
+    def choose_among(uniform: float, leading: int = 2, **options: float) -> int | None:
+        best = np.array([2, 1, 0, -1], np.float32)[:leading]  # of FOUR
+        return sampling.choose_among(best, 1 / FOUR[0], sampling.Draw(best, uniform, **options))
 
     assert choose_among(0.5) == 0
     assert choose_among(0.7) == 1
@@ -163,6 +159,7 @@ def test_leading_tokens_are_not_enough_for_what_needs_others() -> None:
     assert choose_among(0.5, min_p=0.1) is None
     assert choose_among(0.99, min_p=0.5) == 0
     assert choose_among(0.99, top_p=0.9, min_p=0.5) == 0
+    assert choose_among(0.99, 3, top_p=0.5, min_p=0.3) == 0
 
 
 def test_changes_are_applied_in_order() -> None:

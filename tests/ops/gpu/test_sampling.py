@@ -53,7 +53,8 @@ def logits_of(dice: np.random.Generator, size: int, scale: float = 4) -> np.ndar
 
 
 def changes_of(dice: np.random.Generator, size: int, count: int) -> Changes:
-    tokens = np.sort(dice.choice(size, min(count, size), replace=False)).astype(np.int32)
+    edges = [token for token in (0, 4095, 4096, size - 1) if token < size]  # of chunks
+    tokens = np.union1d(edges, dice.choice(size, min(count, size), replace=False)).astype(np.int32)
     count = tokens.size
     return Changes(
         tokens,
@@ -166,7 +167,7 @@ def test_all_possible_tokens_are_found_if_they_are_few(device: torch.device) -> 
 
 def test_equal_logits_are_taken_by_id(triton: Counted) -> None:
     zeros = np.zeros(SIZE, np.float32)
-    zeros[::2] = -0.0
+    zeros[:40] = -0.0
     few = zeros.copy()
     few[4000:] = -1
     settings = [{"temperature": 0.0}, {"top_k": 40}, {"top_p": 0.5}, {}]
@@ -178,8 +179,8 @@ def test_rows_without_a_choice_give_none(name: str, request: pytest.FixtureReque
     backend = request.getfixturevalue(name)
     dice = np.random.default_rng(1)
     rows = []
-    for number, each in enumerate(SETTINGS[:8:2]):
-        for wrong in (np.nan, np.inf)[number % 2 :]:
+    for each in SETTINGS[:8:2]:
+        for wrong in (np.nan, np.inf):
             logits = logits_of(dice, SIZE)
             logits[4100] = wrong
             rows.append(Draw(logits, 0.5, **each))
@@ -198,10 +199,11 @@ def test_rows_without_a_choice_give_none(name: str, request: pytest.FixtureReque
 def test_what_needs_all_tokens_is_drawn_on_the_host(triton: Counted) -> None:
     dice = np.random.default_rng(2)
     flat = logits_of(dice, SIZE, 0.01)
+    peaked = logits_of(dice, SIZE)
     rows = [
-        Draw(flat, 0.7, top_n_sigma=1.0),
+        Draw(peaked, 0.5, top_n_sigma=0.1),
         Draw(flat, 0.7, top_k=2000),
-        Draw(flat, 0.7, typical_p=0.5),
+        Draw(peaked, 0.1, typical_p=0.2),
         Draw(flat, 0.7, top_p=0.9),
         Draw(flat, 0.7, min_p=0.5),
         Draw(flat, 0.7),
@@ -296,7 +298,7 @@ def test_an_engine_copies_logits_only_for_options_that_need_all(device: torch.de
     path = tiny_llama_gguf(tmp_path / "tiny.gguf", TinyLlama(context=128))
     run = Run(load_model(path, ops=backend), speculate="prompt")
     backend.copied = 0
-    plain: dict[str, Any] = {"num_predict": 8, "seed": 1}
+    plain: dict[str, Any] = {"num_predict": 4, "seed": 1}
     options: list[dict[str, Any]] = [
         {"temperature": 0},
         {"temperature": 1.2, "top_k": 40, "top_p": 0.9, "repeat_penalty": 1.2, "logit_bias": {"3": 2.0}},

@@ -95,9 +95,7 @@ def _maxima_kernel(
     tl.store(at, best)
     most = tl.max(best)
     shift = tl.div_rn(tl.where(most == float("-inf"), 0.0, most), temperature)
-    # NaN and infinity make the sum NaN, wherever they are.
-    weights = elementary.exp(tl.div_rn(x, temperature) - shift)
-    weights = tl.where((x == x) & (x < float("inf")), weights, float("nan"))
+    weights = elementary.exp(tl.div_rn(x, temperature) - shift)  # NaN for NaN, and for infinity - infinity
     tl.store(sums + 2 * (row * stride + chunk), most)
     tl.store(sums + 2 * (row * stride + chunk) + 1, tl.sum(tl.sum(weights, 1)))
 
