@@ -130,25 +130,25 @@ def test_draw_inverts_the_distribution(logits: np.ndarray, uniform: float) -> No
     st.sampled_from([0.0, 0.05, 0.5, 1.0]),
     st.integers(1, 60),
 )
-def test_a_choice_among_leading_tokens_is_the_choice_among_all(
+def test_a_draw_from_leading_tokens_is_the_draw_from_all(
     logits: np.ndarray, uniform: float, temperature: float, top_p: float, min_p: float, count: int
 ) -> None:
     assume(count < logits.size)
     row = sampling.Draw(logits, uniform, temperature, top_p=top_p, min_p=min_p)
-    order = sampling.top_k(logits, 0)
-    tempered = sampling.temper(logits, temperature)
-    total = sampling.sum_of_exponentials(tempered, float(tempered.max()))
-    found = sampling.choose_among(logits[order[:count]], total, row)
-    expected = int(np.flatnonzero(order == sampling.choose(row))[0])
-    if found is not None and found != expected:  # the sums may be rounded differently
-        sums = np.cumsum(sampling.softmax(tempered[order]))
-        assert np.abs(np.subtract.outer(sums, [top_p, *(uniform * sums)])).min() < 1e-12
+    ids = np.sort(sampling.top_k(logits, count))
+    weights = sampling.softmax(sampling.temper(logits, temperature))
+    found = sampling.among(logits[ids], weights[ids].sum(), 1, row)
+    if found is not None and (token := ids[sampling.choose(found)]) != sampling.choose(row):
+        sums = np.cumsum(np.sort(weights)[::-1])  # which may be rounded differently
+        assert np.abs(np.subtract.outer(sums, [top_p, *(uniform * sums)])).min() < 1e-12, token
 
 
 def test_leading_tokens_are_not_enough_for_what_needs_others() -> None:
     def choose_among(uniform: float, leading: int = 2, **options: float) -> int | None:
         best = np.array([2, 1, 0, -1], np.float32)[:leading]  # of FOUR
-        return sampling.choose_among(best, 1 / FOUR[0], sampling.Draw(best, uniform, **options))
+        row = sampling.Draw(best, uniform, **options)
+        draw = sampling.among(best, FOUR[:leading].sum(), 1, row)
+        return None if draw is None else sampling.choose(draw)
 
     assert choose_among(0.5) == 0
     assert choose_among(0.7) == 1
@@ -159,7 +159,8 @@ def test_leading_tokens_are_not_enough_for_what_needs_others() -> None:
     assert choose_among(0.5, min_p=0.1) is None
     assert choose_among(0.99, min_p=0.5) == 0
     assert choose_among(0.99, top_p=0.9, min_p=0.5) == 0
-    assert choose_among(0.99, 3, top_p=0.5, min_p=0.3) == 0
+    assert choose_among(0.99, 3, top_p=0.5, min_p=0.2) == 0
+    assert choose_among(0.99, 3, top_p=0.99, min_p=0.2) == 1
 
 
 def test_changes_are_applied_in_order() -> None:

@@ -220,26 +220,22 @@ def draw(probabilities: Probabilities, uniform: float) -> int:
     return min(int(np.searchsorted(sums, uniform * sums[-1])), probabilities.size - 1)
 
 
-def choose_among(best: Floats, total: float, row: Draw) -> int | None:
-    """Return the place in `best` of the token that `choose` chooses, or None if that takes other logits.
+def among(leading: Floats, listed: float, total: float, row: Draw) -> Draw | None:
+    """Return the draw from `leading` logits of `row` alone that gives the same token; None if others matter.
 
-    `best` are leading logits of a row, descending, and `total` is the sum of `e ** ((logit - largest) /
-    temperature)` over all of them. Top-n-sigma, top-k and typical-p must be off.
+    No other logit is as large as one of these. `listed` and `total` are the sums of `e ** ((logit - largest)
+    / temperature)` over these and over all. Top-n-sigma, top-k and typical-p must be off.
     """
-    tempered = temper(best, row.temperature)
-    weights = np.exp((tempered - tempered[0]).astype(np.float64))
-    sums = np.cumsum(weights)
-    count, mass = best.size + 1, total  # as if all were kept
-    if row.top_p < 1 and sums[-1] > row.top_p * total:
-        count = int(np.searchsorted(sums, row.top_p * total, side="right")) + 1
-    if row.min_p > 0 and (heavy := min_p(weights, row.min_p)) < best.size:
-        count = min(count, heavy)
-    if count <= best.size:
-        mass = sums[count - 1]
-    elif row.top_p < 1 or row.min_p > 0:
+    share = total / listed
+    if row.top_p < 1 and row.top_p * share < 1:
+        return row._replace(logits=leading, top_p=row.top_p * share)
+    if row.min_p > 0:
+        ends = temper(np.array([leading.min(), leading.max()]), row.temperature).astype(np.float64)
+        if np.exp(ends[0] - ends[1]) < row.min_p:
+            return row._replace(logits=leading, top_p=1.0)
+    if row.top_p < 1 or row.min_p > 0 or row.uniform * share >= 1:
         return None
-    place = int(np.searchsorted(sums, row.uniform * mass))
-    return place if place < best.size else None
+    return row._replace(logits=leading, uniform=row.uniform * share)
 
 
 def _prefix_above(probabilities: Probabilities, total: float) -> int:

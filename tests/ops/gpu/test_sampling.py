@@ -29,12 +29,13 @@ SIZE = 2 * 4096 + 77
 
 
 class Counted(TritonBackend):
-    """A backend that counts the rows it copies to the host."""
+    """A backend that counts the logits it copies to the host, and copies no row because there are few."""
 
     copied = 0
+    _few = 0
 
     def numpy(self, array: torch.Tensor) -> Any:
-        self.copied += 1
+        self.copied += array.numel()
         return super().numpy(array)
 
 
@@ -150,6 +151,9 @@ def test_kernels_find_the_leading_tokens_and_the_sum(
     total = sampling.sum_of_exponentials(tempered, float(tempered.max()))
     assert found.total == pytest.approx(total, rel=1e-6)
     assert exact.total == pytest.approx(total, rel=1e-9)
+    for one in (found, exact):
+        listed = sampling.sum_of_exponentials(tempered[one.ids], float(tempered.max()))
+        assert one.listed == pytest.approx(listed, rel=1e-6)
     assert found.logit == exact.logit == expected[11]
 
 
@@ -210,7 +214,7 @@ def test_what_needs_all_tokens_is_drawn_on_the_host(triton: Counted) -> None:
     ]
     triton.copied = 0
     check(triton, rows)
-    assert triton.copied == len(rows)
+    assert triton.copied == len(rows) * SIZE
 
 
 @pytest.mark.parametrize("name", ["plain", "triton"])
@@ -281,6 +285,17 @@ def test_the_likeliest_of_wrong_logits_have_no_finite_maximum(triton: Counted, w
     logits[[3, 5000]] = torch.tensor([wrong, wrong])
     [found] = triton.likeliest([(logits.to(triton.place), 0)], 4)
     assert not np.isfinite(found.largest)
+
+
+def test_few_rows_are_drawn_on_the_host(device: torch.device) -> None:
+    backend, dice = TritonBackend(device), np.random.default_rng(9)
+    if backend.host.name == "reference":
+        pytest.skip("the C++ kernels are not built")
+    backend._find = None  # type: ignore[assignment, method-assign]
+    rows = [Draw(logits_of(dice, SIZE), 0.5, changes=changes_of(dice, SIZE, 9)) for _ in range(2)]
+    check(backend, rows)
+    [found] = backend.likeliest([(torch.from_numpy(rows[0].logits).to(device), 7)], 3)
+    assert found.ids.tolist() == sampling.top_k(rows[0].logits, 3).tolist()
 
 
 class CountedTorch(TorchBackend):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -24,7 +24,9 @@ from puna.ops.sampling import Draw, Likeliest
 MOST: Final = 1024
 #: Up to this size of the vocabulary, all possible tokens can be found.
 SMALL: Final = 2048
-#: In larger vocabularies without top-k, one of so many tokens is found.
+#: Without top-k, so many tokens of larger vocabularies are found, since most draws need no more.
+_USUALLY_ENOUGH: Final = 256
+#: They are at most one of so many.
 _SHARE: Final = 64
 
 
@@ -50,7 +52,8 @@ class Leading:
     ids: NDArray[np.int32]  # ascending
     logits: NDArray[np.float32]
     whole: bool  # whether these are all that are possible
-    total: float  # sum of e ** ((logit - largest) / temperature) over the row; NaN if it has NaN or +infinity
+    listed: float  # sum of their e ** ((logit - largest) / temperature)
+    total: float  # the sum over the row; NaN if it has NaN or +infinity
     logit: float  # of the token asked about
     cut: bool = False  # whether more tokens reach the limit than there was room for: the last are missing
 
@@ -79,11 +82,12 @@ def _find(row: Wanted) -> Leading:
     count = min(row.count, possible)
     kept, places = ids[:count].sort()
     tempered = logits / row.temperature
-    weights = (tempered - tempered.max()).double().exp() if possible else tempered.new_zeros(1)
+    weights = (tempered - tempered.max()).double().exp() if possible else torch.zeros_like(tempered)
     return Leading(
         kept.int().cpu().numpy(),
         ordered[:count][places].cpu().numpy(),
         count == possible,
+        float(weights[kept].sum()),
         float(weights.sum()),  # infinity - infinity is NaN
         float(logits[row.token]),
     )
@@ -114,23 +118,29 @@ def choose(rows: Sequence[Draw], find: Find, host: Backend, device: Backend) -> 
         if not ids.size or row.temperature == 0:
             left.discard(place)
             chosen[place] = int(ids[np.argmax(logits)]) if ids.size else None
-        elif leading.cut:
-            continue
-        elif row.top_k > 0 or leading.whole:
-            left.discard(place)
-            drawn.append((place, row._replace(logits=logits, allowed=None, changes=None), ids))
-        else:
-            order = np.argsort(-logits, kind="stable")
-            if (among := sampling.choose_among(logits[order], leading.total, row)) is not None:
+        elif not leading.cut:
+            draw: Draw | None = row._replace(logits=logits)
+            if row.top_k <= 0 and not leading.whole:
+                draw = sampling.among(logits, leading.listed, leading.total, row)
+            if draw is not None:
                 left.discard(place)
-                chosen[place] = int(ids[order[among]])
-    for place in left:
-        logits = np.ascontiguousarray(device.numpy(rows[place].logits))
-        drawn.append((place, rows[place]._replace(logits=logits), None))
+                drawn.append((place, draw._replace(allowed=None, changes=None), ids))
+    copied = on_host([rows[place].logits for place in left], device)
+    drawn += [
+        (place, rows[place]._replace(logits=logits), None) for place, logits in zip(left, copied, strict=True)
+    ]
     tokens = host.choose([row for _, row, _ in drawn])
     for (place, _, of), token in zip(drawn, tokens, strict=True):
         chosen[place] = int(of[token]) if of is not None and token is not None else token
     return chosen
+
+
+def on_host(rows: Sequence[Any], device: Backend) -> list[NDArray[np.float32]]:
+    """Return copies of rows of logits on the host, in one transfer."""
+    if not rows:
+        return []
+    every = device.numpy(device.concatenate(rows))
+    return np.split(every, np.cumsum([len(row) for row in rows[:-1]]))
 
 
 def _wanted(row: Draw) -> int:
@@ -144,23 +154,26 @@ def _wanted(row: Draw) -> int:
         return min(row.top_k, size)
     if size <= SMALL:
         return size
-    return 0 if row.typical_p < 1 else min(MOST, size // _SHARE)
+    return 0 if row.typical_p < 1 else min(_USUALLY_ENOUGH, size // _SHARE)
 
 
 def likeliest(
     rows: Sequence[tuple[Tensor, int]], count: int, find: Find, host: Backend, device: Backend
 ) -> list[Likeliest]:
     """Return what `Backend.likeliest` defines, for rows of `device`; `host` computes on the host."""
-    found: list[Likeliest] = []
+    found: list[Likeliest | None] = []
     least = max(count, 1)
     given = [Wanted(logits, min(least, MOST, len(logits)), token=token) for logits, token in rows]
-    for (logits, token), leading in zip(rows, find(given), strict=True):
+    for (logits, _), leading in zip(rows, find(given), strict=True):
         enough = leading.ids.size >= min(least, len(logits)) and not leading.cut
         if leading.total != leading.total or not enough:
-            found += host.likeliest([(np.ascontiguousarray(device.numpy(logits)), token)], count)
+            found.append(None)
             continue
         order = np.argsort(-leading.logits, kind="stable")
         largest, order = float(leading.logits[order[0]]), order[:count]
         ids = leading.ids[order].astype(np.int64)
         found.append(Likeliest(largest, leading.total, leading.logit, ids, leading.logits[order]))
-    return found
+    left = [row for row, one in zip(rows, found, strict=True) if one is None]
+    copied = zip(on_host([logits for logits, _ in left], device), (token for _, token in left), strict=True)
+    others = iter(host.likeliest(list(copied), count))
+    return [next(others) if one is None else one for one in found]

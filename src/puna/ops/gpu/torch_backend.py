@@ -23,6 +23,7 @@ from puna.ops.backend import Backend
 from puna.ops.experts import ExpertNetworks, ExpertWeights, Routing
 from puna.ops.gpu import sampling
 from puna.ops.gpu.host_parts import HostParts
+from puna.ops.gpu.sampling import Leading, Wanted
 from puna.ops.gpu.staging import send, sent
 from puna.ops.gpu.storage import DeviceStorage
 from puna.ops.rope import Rope
@@ -101,8 +102,9 @@ class TorchBackend(Backend):
         if self.place.type != "cpu":
             torch.cuda.current_stream(self.place).synchronize()
 
-    #: Finds the largest logits of rows.
-    _find: sampling.Find = staticmethod(sampling.find_in_torch)
+    def _find(self, rows: Sequence[Wanted]) -> list[Leading]:
+        """Return the largest logits of rows."""
+        return sampling.find_in_torch(rows)
 
     def choose(self, rows: Sequence[Draw]) -> list[int | None]:
         return sampling.choose(rows, self._find, self.host, self)

@@ -28,9 +28,11 @@ from puna.ops.gpu.kernels import (
     store,
 )
 from puna.ops.gpu.packed import PackedMatrix
+from puna.ops.gpu.sampling import Leading, Wanted, on_host
 from puna.ops.gpu.storage import DeviceStorage
 from puna.ops.gpu.torch_backend import TorchBackend, check_product, paired
 from puna.ops.rope import Rope
+from puna.ops.sampling import Draw, Likeliest
 from puna.ops.weight import Weight
 
 
@@ -166,7 +168,27 @@ class TritonBackend(TorchBackend):
         given = values if isinstance(values, int) else _planes(values)
         return attention.attention(q, _planes(keys), given, *others, **settings)
 
-    _find = staticmethod(sampling.find)
+    #: So many rows are sooner copied than two kernels are started, if the host draws by kernels.
+    _few = 2
+
+    def choose(self, rows: Sequence[Draw]) -> list[int | None]:
+        if not self._has_few(len(rows)):
+            return super().choose(rows)
+        copied = on_host([row.logits for row in rows], self)
+        given = zip(rows, copied, strict=True)
+        return self.host.choose([row._replace(logits=logits) for row, logits in given])
+
+    def likeliest(self, rows: Sequence[tuple[Any, int]], count: int) -> list[Likeliest]:
+        if not self._has_few(len(rows)):
+            return super().likeliest(rows, count)
+        copied = zip(on_host([logits for logits, _ in rows], self), (token for _, token in rows), strict=True)
+        return self.host.likeliest(list(copied), count)
+
+    def _has_few(self, rows: int) -> bool:
+        return rows <= self._few and self.host.name == "cpu"
+
+    def _find(self, rows: Sequence[Wanted]) -> list[Leading]:
+        return sampling.find(rows)
 
     def recorder(self) -> GraphRecorder | None:
         return GraphRecorder(self.place) if self.place.type == "cuda" else None

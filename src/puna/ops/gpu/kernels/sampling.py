@@ -32,8 +32,8 @@ GROUPS = 128
 #: temperature. The last is unused: with an even number, lists after a plan are aligned.
 COLUMNS = 10
 #: Columns of a result before its ids: their number, whether they are all that are possible, and the bits of
-#: the sum and of the logit asked about.
-HEAD = 4
+#: the sums over the row and over these, and of the logit asked about. The rest is unused.
+HEAD = 8
 #: Groups that are looked at together.
 _TILE = 32
 #: Changes that are looked at together.
@@ -136,14 +136,21 @@ def _collect_kernel(
     tl.store(chosen + tl.cumsum(looked_at.to(tl.int32), 0) - 1, group, looked_at)
     groups = tl.sum(looked_at.to(tl.int32))
     tl.debug_barrier()  # other threads read them
-    found, at = 0, 0
+    chunk = tl.arange(0, CHUNKS)
+    largest = tl.load(sums + 2 * (row * stride + chunk), chunk < stride, float("-inf"))
+    most = tl.max(largest)
+    shift = tl.div_rn(tl.where(most == float("-inf"), 0.0, most), temperature)
+    found, at, listed = 0, 0, tl.full((), 0.0, tl.float32)
     while (at < groups) & (found <= ROOM):
         place = at + tl.arange(0, TILE)
         some = tl.load(chosen + place, place < groups, 0)
         token = some[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
         inside = (place < groups)[:, None] & (token < size)
         x = tl.load(source + token, inside, float("-inf"))
-        kept = tl.reshape((inside & (_order_of(x) >= threshold)).to(tl.int32), (TILE * GROUP,))
+        reaching = inside & (_order_of(x) >= threshold)
+        weights = tl.where(reaching, elementary.exp(tl.div_rn(x, temperature) - shift), 0.0)
+        listed += tl.sum(tl.sum(weights, 1))
+        kept = tl.reshape(reaching.to(tl.int32), (TILE * GROUP,))
         to = found + tl.cumsum(kept, 0) - 1
         stored = (kept != 0) & (to < ROOM)
         tl.store(result + HEAD + to, tl.reshape(token, (TILE * GROUP,)), stored)
@@ -152,18 +159,15 @@ def _collect_kernel(
         found += tl.sum(kept)
         at += TILE
 
-    chunk = tl.arange(0, CHUNKS)
-    largest = tl.load(sums + 2 * (row * stride + chunk), chunk < stride, float("-inf"))
     parts = tl.load(sums + 2 * (row * stride + chunk) + 1, chunk < stride, 0.0)
-    most = tl.max(largest)
-    shift = tl.div_rn(tl.where(most == float("-inf"), 0.0, most), temperature)
-    weights = elementary.exp(tl.div_rn(largest, temperature) - shift)
-    total = tl.sum(tl.where(parts == 0, 0.0, weights * parts))
+    scales = elementary.exp(tl.div_rn(largest, temperature) - shift)
+    total = tl.sum(tl.where(parts == 0, 0.0, scales * parts))
     logit = tl.load(source + asked)
     tl.store(result, found)
     tl.store(result + 1, whole.to(tl.int32))
     tl.store(result + 2, total.to(tl.int32, bitcast=True))
-    tl.store(result + 3, logit.to(tl.int32, bitcast=True))
+    tl.store(result + 3, listed.to(tl.int32, bitcast=True))
+    tl.store(result + 4, logit.to(tl.int32, bitcast=True))
 
 
 def find(rows: Sequence[Wanted]) -> list[Leading]:
@@ -223,8 +227,8 @@ def _warps(chunks: int) -> int:
 
 def room_for(rows: Sequence[Wanted]) -> int:
     """Return the room for a row's tokens: several times the number wanted, hardly ever too little."""
-    few = all(row.count <= 64 and len(row.logits) > SMALL for row in rows)
-    return 256 if few else 2048
+    most = max(row.count if len(row.logits) > SMALL else SMALL for row in rows)
+    return 256 if most <= 64 else 1024 if most <= 256 else 2048
 
 
 def plan_of(
@@ -270,8 +274,9 @@ def _read(result: NDArray[np.int32], room: int) -> list[Leading]:
             ids=result[row, HEAD : HEAD + min(count, room)],
             logits=floats[row, HEAD + room : HEAD + room + min(count, room)],
             whole=bool(whole[row]),
+            listed=float(floats[row, 3]),
             total=float(floats[row, 2]),
-            logit=float(floats[row, 3]),
+            logit=float(floats[row, 4]),
             cut=count > room,
         )
         for row, count in enumerate(counts)
@@ -296,7 +301,7 @@ def variants() -> Iterable[Variant]:
     )
     for chunks in sorted({triton.cdiv(size, GROUP * GROUPS) for size in _VOCABULARIES}):
         tile = triton.next_power_of_2(chunks)
-        for room in (256, 2048):
+        for room in (256, 1024, 2048):
             constants = {**sizes, "HEAD": HEAD, "CHUNKS": tile, "ROOM": room, "TILE": _TILE}
             yield Variant(
                 f"leading tokens, {tile} chunks, room for {room}",
