@@ -18,7 +18,7 @@ MODULES = sorted(path.stem for path in KERNELS.glob("*.py") if "\ndef variants("
 SPILLED = {
     "attention": 8192,
     "matmul": 2048,  # on gfx1100, for few rows
-    "sampling": 8,  # on sm_100, for the largest vocabularies
+    "sampling": 8,  # on sm_90 and sm_100, for some vocabularies
 }
 #: Bytes that a block of threads can share.
 SHARED = {
