@@ -287,6 +287,20 @@ def test_the_likeliest_of_wrong_logits_have_no_finite_maximum(triton: Counted, w
     assert not np.isfinite(found.largest)
 
 
+@pytest.mark.parametrize("name", ["plain", "triton"])
+def test_short_masks_and_changes_of_other_tokens_are_errors(
+    name: str, device: torch.device, request: pytest.FixtureRequest
+) -> None:
+    backend: TorchBackend = request.getfixturevalue(name)
+    row = Draw(torch.zeros(100, device=device))
+    with pytest.raises(ValueError, match="fewer bits"):
+        backend.choose([row._replace(allowed=np.zeros(3, np.int32))] * 3)
+    for token in (-1, 100):
+        changes = Changes(np.array([token], np.int32), *np.ones((3, 1), np.float32))
+        with pytest.raises(IndexError, match="100 logits"):
+            backend.choose([row._replace(changes=changes)] * 3)
+
+
 def test_few_rows_are_drawn_on_the_host(device: torch.device) -> None:
     backend, dice = TritonBackend(device), np.random.default_rng(9)
     if backend.host.name == "reference":

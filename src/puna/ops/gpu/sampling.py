@@ -95,6 +95,8 @@ def _find(row: Wanted) -> Leading:
 
 def choose(rows: Sequence[Draw], find: Find, host: Backend, device: Backend) -> list[int | None]:
     """Return what `Backend.choose` defines, for rows of `device`; `host` computes on the host."""
+    for row in rows:
+        _check(row)
     chosen: list[int | None] = [None] * len(rows)
     wanted = [(place, row, count) for place, row in enumerate(rows) if (count := _wanted(row))]
     found = find(
@@ -133,6 +135,17 @@ def choose(rows: Sequence[Draw], find: Find, host: Backend, device: Backend) -> 
     for (place, _, of), token in zip(drawn, tokens, strict=True):
         chosen[place] = int(of[token]) if of is not None and token is not None else token
     return chosen
+
+
+def _check(row: Draw) -> None:
+    """Raise `ValueError` or `IndexError` for what a kernel would read beyond its end."""
+    size = len(row.logits)
+    if row.allowed is not None and row.allowed.size * 32 < size:
+        raise ValueError("choose: there are fewer bits than logits")
+    if row.changes is not None and row.changes.tokens.size:
+        first, last = row.changes.tokens[0], row.changes.tokens[-1]  # they are ascending
+        if first < 0 or last >= size:
+            raise IndexError(f"choose: changes of tokens {first} to {last}, and there are {size} logits")
 
 
 def on_host(rows: Sequence[Any], device: Backend) -> list[NDArray[np.float32]]:

@@ -49,6 +49,8 @@ def _staging(device: torch.device) -> Staging:
 
 def send(values: NDArray[np.generic], target: Tensor) -> None:
     """Copy contiguous `values` to `target`, as `Staging.send` to a GPU."""
+    if not values.size:
+        return
     if target.device.type == "cuda":
         _staging(target.device).send(values, target)
     else:

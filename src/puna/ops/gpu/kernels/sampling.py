@@ -200,18 +200,9 @@ def launch(plan: Tensor, lists: Tensor, rows: int, chunks: int, room: int) -> Te
     result = torch.empty(rows, HEAD + 2 * room, dtype=torch.int32, device=plan.device)
     # Without fused products, changed logits are those of the host, to the bit.
     _maxima_kernel[(chunks, rows)](
-        plan,
-        lists,
-        maxima,
-        sums,
-        chunks,
-        COLUMNS,
-        GROUP,
-        GROUPS,
-        _CHANGES,
-        num_warps=4,
-        enable_fp_fusion=False,
-    )
+        plan, lists, maxima, sums, chunks, COLUMNS, GROUP, GROUPS, _CHANGES,
+        num_warps=4, enable_fp_fusion=False,
+    )  # fmt: skip
     tile = triton.next_power_of_2(chunks)
     _collect_kernel[(rows,)](
         plan, maxima, sums, chosen, result, chunks, COLUMNS, HEAD, GROUP, GROUPS, tile, room, _TILE,
