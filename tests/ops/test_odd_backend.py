@@ -151,5 +151,5 @@ def test_odd_arrays_refuse_everything_undeclared(use: Any) -> None:
 def test_operations_do_not_see_indices_that_were_not_uploaded() -> None:
     buffer = ODD.index_buffer(2, 3)
     buffer.host[:] = 5
-    buffer.upload(1, 4)
+    buffer.upload([(1, 4)])
     assert ODD.numpy(buffer.array).tolist() == [[-7, 5, 5], [5, -7, -7]]
