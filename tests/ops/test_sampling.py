@@ -156,6 +156,7 @@ def test_leading_tokens_are_not_enough_for_what_needs_others() -> None:
     assert choose_among(0.5, top_p=0.9) is None
     assert choose_among(0.99, top_p=0.8) == 1
     assert choose_among(0.99, top_p=0.5) == 0
+    assert choose_among(0.99, 3, top_p=0.65) == 1
     assert choose_among(0.5, min_p=0.1) is None
     assert choose_among(0.99, min_p=0.5) == 0
     assert choose_among(0.99, top_p=0.9, min_p=0.5) == 0

@@ -51,10 +51,10 @@ class DeviceBuffer:
         for begin, end in ranges:
             if not short or end - begin >= _SHORT:
                 send(flat[begin:end], self._flat[begin:end])
-        if short:  # in one copy: a step of many sequences adds an entry to each one's list
+        if short:  # in two copies: a step of many sequences adds an entry to each one's list
             places = np.concatenate([np.arange(*each) for each in short])
-            there = sent(np.stack([places, flat[places]]), self.array.device)
-            self._flat.scatter_(0, there[0], there[1].int())
+            device = self.array.device
+            self._flat.scatter_(0, sent(places, device), sent(flat[places], device))
 
 
 class TorchBackend(Backend):
