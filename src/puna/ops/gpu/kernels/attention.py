@@ -23,6 +23,7 @@ from torch import Tensor
 
 from puna.gguf import GGMLType
 from puna.ops.gpu.kernels.cells import BF16, CODES, F32, Planes, number_at, read_tile
+from puna.ops.gpu.kernels.early import early, follow
 from puna.ops.gpu.kernels.variant import Variant
 
 _LOG2_E = 1.4426950408889634
@@ -104,13 +105,14 @@ def attention(
         partial, largest, sums, rows, scale / softcap if softcap else scale * _LOG2_E, softcap,
         0 if bias is None else bias.shape[1] // 2, slots,
         **constants, CAPPED=softcap != 0, num_warps=chosen.warps, num_stages=chosen.stages,
+        **early(q.device),
     )  # fmt: skip
     if chosen.splits > 1:
         width = min(triton.next_power_of_2(value_dim), _COMBINED)
         _combine[(heads, rows, triton.cdiv(value_dim, width))](
             partial, largest, sums, starts, counts, sinks, result,
             HEADS=heads, VALUE_DIM=value_dim, BLOCK=chosen.block, SPLITS=chosen.splits, LEAST=chosen.least,
-            COLUMNS=width, num_warps=4,
+            COLUMNS=width, num_warps=4, **early(q.device),
         )  # fmt: skip
     return result
 
@@ -312,6 +314,7 @@ def _tiles(
 
     A run is neighbouring rows whose lists overlap. The keys' first REST numbers are read apart.
     """
+    follow()
     GROUP: tl.constexpr = HEADS // KV_HEADS
     # Prompts' later rows see more cells: they are started first.
     tile = tl.num_programs(2) - 1 - tl.program_id(2)
@@ -550,6 +553,7 @@ def _combine(
     LEAST: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Add up what the splits of a row's cells found, for COLUMNS values of one head."""
+    follow()
     head, row = tl.program_id(0), tl.program_id(1)
     start, count = tl.load(starts + row), tl.load(counts + row)
     at = (row.to(tl.int64) * HEADS + head) * SPLITS

@@ -32,6 +32,7 @@ import triton.language as tl
 from torch import Tensor
 
 from puna.gguf import GGMLType
+from puna.ops.gpu.kernels.early import early, fetch_chunks, follow
 from puna.ops.gpu.kernels.formats import INTERPRETED, tile, tiles_in_chunk
 from puna.ops.gpu.kernels.tiles import TILES, FewTiles, Tiles, tiles_for
 from puna.ops.gpu.kernels.variant import Variant
@@ -111,7 +112,7 @@ def prepare(x: Tensor, form: torch.dtype) -> PreparedRows:
         block = min(triton.next_power_of_2(width), _PREPARED_COLUMNS)
         _prepare[(rows,)](
             x, prepared.values, prepared.factors, rows, columns, width, HALF=form is torch.float16,
-            BLOCK=block, num_warps=8,
+            BLOCK=block, num_warps=8, **early(x.device),
         )  # fmt: skip
     return prepared
 
@@ -185,6 +186,7 @@ def unpack_rows(weight: PackedMatrix, tokens: Tensor) -> Tensor:
         _unpack[(len(tokens), weight.chunks)](
             *weight.planes(), tokens, out, 0, len(tokens), weight.rows, weight.chunks, weight.columns,
             weight.columns, GATHERED=True, ROWS=1, OUT=tl.float32, **_constants(weight), num_warps=1,
+            **early(tokens.device),
         )  # fmt: skip
     return out
 
@@ -202,6 +204,7 @@ def unpack_matrix(weight: PackedMatrix, begin: int, end: int) -> Tensor:
     _unpack[(-(-(end - begin) // _UNPACKED_MATRIX_ROWS), weight.chunks)](
         *weight.planes(), weight.codes, out, begin, end - begin, weight.rows, weight.chunks, width, width,
         GATHERED=False, ROWS=_UNPACKED_MATRIX_ROWS, OUT=tl.float16, **_constants(weight), num_warps=4,
+        **early(out.device),
     )  # fmt: skip
     return out
 
@@ -245,17 +248,18 @@ def _multiply_few(
     tiles = tiles_for(out.device).for_few(weight.format)
     shared = splits(rows, weight.chunks, tiles, 1 if groups is None else groups.share)
     target = out if shared == 1 else torch.empty((shared, count, rows), device=out.device)
+    started = early(out.device)
     size = groups.size if groups else few_tokens(x.rows, out.device)
     _few_rows[(-(-rows // tiles.rows), shared, 1 if groups is None else len(groups.tiles))](
         x.values, x.factors, *weight.planes(), out if bias is None else bias, target, *_grouped(groups, out),
         count, rows, weight.rows, weight.chunks, x.width, x.rows * x.width,
         **_constants(weight), **_group_constants(groups), PARTS=_parts(weight),
         BIAS=bias is not None, SPLITS=shared, N=tiles.rows, M=size, WAYS=tiles.ways,
-        num_warps=tiles.ways, num_stages=tiles.stages,
+        EARLY=bool(started), num_warps=tiles.ways, num_stages=tiles.stages, **started,
     )  # fmt: skip
     if shared > 1:
         _add_parts[(-(-out.numel() // _ADDED),)](
-            target, out, out.numel(), SPLITS=shared, BLOCK=_ADDED, num_warps=4
+            target, out, out.numel(), SPLITS=shared, BLOCK=_ADDED, num_warps=4, **started
         )
 
 
@@ -278,7 +282,7 @@ def _multiply_many(
         x.values, x.factors, *weight.planes(), out if bias is None else bias, out, *_grouped(groups, out),
         count, rows, weight.rows, weight.chunks, x.width, x.rows * x.width,
         **_constants(weight), **_group_constants(groups), PARTS=_parts(weight), BIAS=bias is not None,
-        N=tiles.rows, M=size, num_warps=tiles.warps, num_stages=tiles.stages,
+        N=tiles.rows, M=size, num_warps=tiles.warps, num_stages=tiles.stages, **early(out.device),
     )  # fmt: skip
 
 
@@ -293,7 +297,7 @@ def _multiply_dense(
         x.values, x.factors, values, weight.factors[begin:], out if bias is None else bias[begin:],
         out[:, begin:], x.rows, rows, values.shape[1], x.width, weight.rows, x.rows * x.width,
         PARTS=parts, BIAS=bias is not None, N=tiles.rows, M=tiles.tokens, num_warps=tiles.warps,
-        num_stages=tiles.stages,
+        num_stages=tiles.stages, **early(out.device),
     )  # fmt: skip
 
 
@@ -312,6 +316,7 @@ def _multiply_exactly(
         _exact_few_rows[(-(-rows // _EXACT_ROWS), count)](
             *arguments, *_grouped(groups, out)[2:], groups.chosen if groups else out, *sizes,
             **_group_constants(groups), BIAS=bias is not None, N=_EXACT_ROWS, K=_EXACT_COLUMNS, num_warps=4,
+            **early(out.device),
         )  # fmt: skip
     else:
         tiles = tiles_for(out.device).exact
@@ -319,6 +324,7 @@ def _multiply_exactly(
         _exact_many_rows[(-(-rows // tiles.rows), len(groups.tiles) if groups else -(-count // size))](
             *arguments, *_grouped(groups, out), *sizes, **_group_constants(groups), BIAS=bias is not None,
             N=tiles.rows, M=size, K=32, num_warps=tiles.warps, num_stages=tiles.stages,
+            **early(out.device),
         )  # fmt: skip
 
 
@@ -366,6 +372,7 @@ def two_parts(x):
 @triton.jit
 def _prepare(x, values, factors, rows, columns, width, HALF: tl.constexpr, BLOCK: tl.constexpr):
     """Write a row as 16-bit numbers [width], padded by zeros."""
+    follow()
     row = tl.program_id(0).to(tl.int64)
     places = tl.arange(0, BLOCK)
     scale = 1.0
@@ -439,9 +446,16 @@ def _few_rows(
     N: tl.constexpr,
     M: tl.constexpr,
     WAYS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """Multiply up to M rows of x by N rows of weights. Chunk i is multiplied in way i % WAYS."""
     split = tl.program_id(1)
+    if EARLY and not GROUPED:
+        # While the kernel before ends, the first weights come to the L2 cache.
+        ahead = tl.minimum(tl.program_id(0) * N + tl.arange(0, N), rows - 1).to(tl.int64)
+        first_chunk = split * tl.cdiv(tl.cdiv(chunks, WAYS), SPLITS) * WAYS
+        fetch_chunks(codes, ahead, first_chunk, chunks, BITS, WAYS)
+    follow()
     source, target, present, expert = _rows_of_tile(pairs, tiles, share, tokens, tl.program_id(2), M, GROUPED)
     n = tl.program_id(0) * N + tl.arange(0, N)
     k = tl.arange(0, 32)
@@ -483,6 +497,7 @@ def _few_rows(
 @triton.jit
 def _add_parts(parts, out, size, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
     """Add the sums [SPLITS, size] of programs that shared the columns, in order."""
+    follow()
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = at < size
     total = tl.load(parts + at, mask=inside)
@@ -524,6 +539,7 @@ def _many_rows(
     M: tl.constexpr,
 ):
     """Multiply M rows of x by N rows of weights, which are unpacked for that."""
+    follow()
     source, target, present, expert = _rows_of_tile(pairs, tiles, share, tokens, tl.program_id(1), M, GROUPED)
     n = tl.program_id(0) * N + tl.arange(0, N)
     k = tl.arange(0, 32)
@@ -575,6 +591,7 @@ def _dense(
     M: tl.constexpr,
 ):
     """Multiply M rows of x by N rows of 16-bit weights [rows, values_width]."""
+    follow()
     K: tl.constexpr = 64
     row_tiles = tl.cdiv(rows, N)
     token_tiles = tl.cdiv(tokens, M)
@@ -625,6 +642,7 @@ def _exact_few_rows(
     K: tl.constexpr,
 ):
     """Multiply a row of x by N rows of float32 weights [rows, width]."""
+    follow()
     n = tl.program_id(0) * N + tl.arange(0, N)
     target = tl.program_id(1).to(tl.int64)
     k = tl.arange(0, K)
@@ -667,6 +685,7 @@ def _exact_many_rows(
     K: tl.constexpr,
 ):
     """Multiply M rows of x by N rows of float32 weights [rows, width], in float32."""
+    follow()
     source, target, present, expert = _rows_of_tile(pairs, tiles, share, tokens, tl.program_id(1), M, GROUPED)
     n = tl.program_id(0) * N + tl.arange(0, N)
     k = tl.arange(0, K)
@@ -709,6 +728,7 @@ def _unpack(
     OUT: tl.constexpr,
 ):
     """Write a chunk of ROWS rows: those that `tokens` names, times their factors, or those from `begin`."""
+    follow()
     n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     chunk = tl.program_id(1)
     k = tl.arange(0, 32)
@@ -840,7 +860,7 @@ def _variant(
     floats = ("x_factors", "factors", "bias", "out", "pair_scales")
     constants = {
         "BITS": form.bits, "SCALES": form.scales, "LEVELS": form.levels, "PTX": tiles is not TILES[-1],
-        "BIAS": True, **constants,
+        "BIAS": True, "EARLY": True, **constants,
     }  # fmt: skip
     names = kernel.arg_names
     signature = {
