@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 
@@ -157,13 +157,22 @@ def alternatives(base: Configuration, decoding: bool) -> Iterator[Configuration]
 def label(chosen: Configuration) -> str:
     return (
         f"q{chosen.queries} b{chosen.block} s{chosen.splits}x{chosen.least} p{chosen.parts} "
-        f"w{chosen.warps} st{chosen.stages}"
+        f"w{chosen.warps} st{chosen.stages}{'' if chosen.single is None else ' and single rows'}"
     )
 
 
 def decode(trying: bool) -> None:
     for kind in KINDS:
-        for rows, context in ((1, 2048), (1, 32768), (8, 2048), (8, 32768), (64, 2048)):
+        for rows, context in (
+            (1, 128),
+            (1, 2048),
+            (1, 32768),
+            (8, 2048),
+            (8, 32768),
+            (64, 80),
+            (64, 2048),
+            (256, 512),
+        ):
             capacity = rows * context
             stored = layers(kind, capacity)
             cells = torch.randperm(capacity, device="cuda").int()
@@ -266,6 +275,49 @@ def compare(name: str, moved: int, products: int, calls: int, run: Callable[[int
         print(f"  {name:42} does not fit: {error}")
 
 
+def singles(trying: bool) -> None:
+    """Compare single rows in a launch of their own with those in tiles: bits, then time."""
+    kinds = [GGMLType.F16, GGMLType.Q8_0, *((GGMLType.BF16, GGMLType.F32) if trying else ())]
+    capacity = 64 * 640
+    cells, q = torch.randperm(capacity, device="cuda").int(), torch.randn(64, HEADS, DIM, device="cuda")
+    # A third of the rows share their cells with neighbours.
+    starts = torch.arange(64, dtype=torch.int32, device="cuda") * 600
+    counts = torch.arange(64, dtype=torch.int32, device="cuda") * 14 + 5
+    with ThreadPoolExecutor(16) as pool:  # to compile them
+        found: dict[GGMLType, list[Future[torch.Tensor]]] = {}
+        for kind in kinds:
+            given = (q, planes(kind, capacity), planes(kind, capacity), cells, starts, counts, DIM**-0.5)
+            own = choose(shape_of(kind), 64, family_of(torch.device("cuda")))
+            for softcap in (0.0, 30.0):
+                for each in (own, replace(own, single=None)):
+                    call = pool.submit(attention, *given, softcap, configuration=each)
+                    found.setdefault(kind, []).append(call)
+    for kind in kinds:
+        plain, plain_tiles, capped, capped_tiles = (each.result() for each in found[kind])
+        for name, apart, together in (("", plain, plain_tiles), (", capped", capped, capped_tiles)):
+            bits = f"OTHER BITS, by {float((apart - together).abs().max()):.1e}"
+            bits = "same bits" if torch.equal(apart, together) else bits
+            print(f"{kind.name:5} single rows apart and in tiles{name}: {bits}")
+    for kind in kinds:
+        own = choose(shape_of(kind), 64, family_of(torch.device("cuda")))
+        tiles = replace(own, single=None)
+        for context in (80, 512, 2048):
+            stored = layers(kind, 64 * context)
+            cells = torch.randperm(64 * context, device="cuda").int()
+            starts = torch.arange(64, dtype=torch.int32, device="cuda") * context
+            counts, q = torch.full_like(starts, context), torch.randn(64, HEADS, DIM, device="cuda")
+            moved = 2 * bytes_of(kind) * 64 * context
+            others = (replace(own, least=2), replace(own, splits=8)) if trying else ()
+            for chosen in (own, *others, tiles):
+                compare(
+                    f"{kind.name} T=64 n={context} {label(chosen)}", moved, HEADS * 64 * context,
+                    max(4, len(stored)),
+                    lambda i, c=chosen, s=stored, q=q, o=(cells, starts, counts): attention(
+                        q, *s[i % len(s)], *o, DIM**-0.5, configuration=c
+                    ),
+                )  # fmt: skip
+
+
 def stores() -> None:
     for kind in KINDS:
         for rows in (1, 8, 4096):
@@ -281,19 +333,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", choices=("check", "decode", "prompts", "stores"))
+    parser.add_argument("--only", choices=("check", "singles", "decode", "prompts", "stores"))
     parser.add_argument("--no-alternatives", action="store_true", help="measure the default only")
     arguments = parser.parse_args()
     print(torch.cuda.get_device_name())
     parts: dict[str, Callable[[], None]] = {
         "compile": lambda: compile_all(not arguments.no_alternatives),
         "check": check,
+        "singles": lambda: singles(not arguments.no_alternatives),
         "decode": lambda: decode(not arguments.no_alternatives),
         "prompts": lambda: prompts(not arguments.no_alternatives),
         "stores": stores,
     }
     for name, part in parts.items():
-        if name == "compile" or arguments.only in (None, name):
+        if arguments.only in (None, name) or (name == "compile" and arguments.only != "singles"):
             begun = time.perf_counter()
             part()
             print(f"{name}: {time.perf_counter() - begun:.1f} s", flush=True)

@@ -94,6 +94,16 @@ def test_every_family_of_devices_has_tiles_for_all_heads_and_types() -> None:
             assert attention.choose(shape, rows, family).block >= 16
 
 
+def test_single_rows_are_multiplied_by_the_instructions_of_tiles() -> None:
+    """A warp has as many rows; on Hopper four have 64, elsewhere sums take another order in other tiles."""
+    for family, dim, keys in itertools.product(attention.FAMILIES, (64, 256, 512), KV_TYPES):
+        shape = attention.Shape(8, 2, dim, dim, keys, keys)
+        single, tiles = attention.choose(shape, attention.DECODING_ROWS + 1, family).launches(shape)
+        assert single.queries * tiles.warps == tiles.queries * single.warps
+        assert single.queries == (min(64, tiles.queries) if family == "hopper" else tiles.queries)
+        assert (single.block, single.splits, single.parts) == (tiles.block, tiles.splits, tiles.parts)
+
+
 @pytest.mark.parametrize(
     "types", [*TYPES[:5], *(pytest.param(each, marks=pytest.mark.thorough) for each in TYPES[5:])], ids=name
 )

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -40,7 +40,8 @@ SHORT_ROWS = 256
 class Configuration:
     """The tiles in which one shape of batch is computed.
 
-    Bits depend on everything here except `warps`, `stages` and `queries`.
+    Bits depend on everything here except `stages` and, where they choose no other instructions, `warps` and
+    `queries`.
     """
 
     queries: int  # rows of a tile: tokens times heads
@@ -51,6 +52,17 @@ class Configuration:
     warps: int
     stages: int  # Triton gives half of them to the table, from which addresses come: 5 are 2 blocks in flight
     alone: bool = False  # a tile has the heads of one row only
+    sharing: int = 0  # rows of the tiles where two launches share the work (see `_tiles`)
+    single: tuple[int, int, int] | None = None  # queries, warps and stages of the launch for single rows
+
+    def launches(self, shape: Shape) -> list[Configuration]:
+        """Return the configurations of one launch, or of two that share the work."""
+        rows = self.queries // min(shape.group, self.queries)
+        if self.single is None or rows == 1:
+            return [replace(self, single=None)]
+        queries, warps, stages = self.single
+        others = replace(self, single=None, sharing=rows)
+        return [replace(others, queries=queries, warps=warps, stages=stages, alone=True), others]
 
 
 def attention(
@@ -89,24 +101,30 @@ def attention(
     shape = Shape(heads, kv_heads, dim, value_dim, key_kind, value_kind, isinstance(values, int))
     family = family_of(q.device)
     chosen = configuration or choose(shape, rows, family)
-    constants = shape.constants(chosen, family)
-    tiles, groups = triton.cdiv(rows, constants["ROWS"]), kv_heads * constants["HEAD_TILES"]
     if chosen.splits > 1:
         partial = torch.empty(rows, heads, chosen.splits, value_dim, dtype=torch.float32, device=q.device)
         states = torch.empty(2, rows, heads, chosen.splits, dtype=torch.float32, device=q.device)
         largest, sums = states[0], states[1]
     else:
         partial, largest, sums = result, None, None
-    # Several programs share the runs of a tile while there are multiprocessors for them.
-    programs = 16 if q.device.type == "cpu" else _PROGRAMS
-    slots = min(constants["ROWS"], max(1, programs // (tiles * groups * chosen.splits)))
-    _tiles[(groups, chosen.splits * slots, tiles)](
-        q, key_codes, key_scales, value_codes, value_scales, cells, starts, counts, sinks, bias, places,
-        partial, largest, sums, rows, scale / softcap if softcap else scale * _LOG2_E, softcap,
-        0 if bias is None else bias.shape[1] // 2, slots,
-        **constants, CAPPED=softcap != 0, num_warps=chosen.warps, num_stages=chosen.stages,
-        **early(q.device),
-    )  # fmt: skip
+    for part in chosen.launches(shape):
+        constants = shape.constants(part, family)
+        tiles, groups = triton.cdiv(rows, constants["ROWS"]), kv_heads * constants["HEAD_TILES"]
+        # Several programs share the runs of a tile, or the splits of a single row, while there are
+        # multiprocessors for them. In a batch of decoding, there always are.
+        programs = 16 if q.device.type == "cpu" else _PROGRAMS
+        if constants["ROWS"] > 1:
+            slots = min(constants["ROWS"], max(1, programs // (tiles * groups * part.splits)))
+            grid = (groups, part.splits * slots, tiles)
+        else:
+            slots = min(part.splits, max(1, programs // (tiles * groups))) if part.sharing else part.splits
+            grid = (groups, slots, tiles)
+        _tiles[grid](
+            q, key_codes, key_scales, value_codes, value_scales, cells, starts, counts, sinks, bias, places,
+            partial, largest, sums, rows, scale / softcap if softcap else scale * _LOG2_E, softcap,
+            0 if bias is None else bias.shape[1] // 2, slots,
+            **constants, CAPPED=softcap != 0, num_warps=part.warps, num_stages=part.stages, **early(q.device),
+        )  # fmt: skip
     if chosen.splits > 1:
         width = min(triton.next_power_of_2(value_dim), _COMBINED)
         _combine[(heads, rows, triton.cdiv(value_dim, width))](
@@ -169,6 +187,7 @@ class Shape:
             "LEAST": chosen.least,
             "PARTS": chosen.parts,
             "WIDEN": family == "cpu",
+            "SHARING": chosen.sharing,
         }
 
 
@@ -187,14 +206,17 @@ def family_of(device: torch.device) -> str:
         return "cdna" if driver.get_current_target().warp_size == 64 else "rdna"
     index = torch.cuda.current_device() if device.index is None else device.index
     shared = driver.utils.get_device_properties(index)["max_shared_mem"]
-    return "hopper" if shared >= 200 << 10 else "ampere"
+    if shared < 200 << 10:
+        return "ampere"
+    return "hopper" if torch.cuda.get_device_capability(index) < (10, 0) else "blackwell"
 
 
 #: Families of devices, and those that are compiled for ahead of time: NVIDIA's with over 200 KB of shared
-#: memory for a program, and with 99 KB or more; AMD's with matrix cores, and with those of its graphics
-#: cards: 64 KB.
+#: memory for a program, of two generations, and with 99 KB or more; AMD's with matrix cores, and with those
+#: of its graphics cards: 64 KB.
 FAMILIES = {
-    "hopper": ("sm_90", "sm_100"),
+    "hopper": ("sm_90",),
+    "blackwell": ("sm_100",),
     "ampere": ("sm_80",),
     "cdna": ("gfx942",),
     "rdna": ("gfx1100",),
@@ -274,8 +296,13 @@ def choose(shape: Shape, rows: int, family: str) -> Configuration:
     if family == "cpu":  # small, so that small tests have many of everything
         if alone:
             return Configuration(16, 16, 4, 2, parts, 4, 1, alone=True)
-        return Configuration(32, 16, 2 if rows <= SHORT_ROWS else 1, 2, parts, 4, 1)
+        if rows <= SHORT_ROWS:
+            return Configuration(32, 16, 2, 2, parts, 4, 1, single=(16, 4, 1))
+        return Configuration(32, 16, 1, 2, parts, 4, 1)
     named = "float16" if numbers == "bfloat16" else numbers
+    hopper = family == "hopper"
+    if family == "blackwell":  # not measured
+        family = "hopper"
     if alone:
         queries = 16 if width == "latent" else min(64, max(16, triton.next_power_of_2(shape.group)))
         programs = shape.kv_heads * triton.cdiv(shape.group, queries)
@@ -285,7 +312,14 @@ def choose(shape: Shape, rows: int, family: str) -> Configuration:
         return Configuration(queries, block, splits, 2, parts, warps, stages, alone=True)
     tiles = _PROMPTS.get((family, width, numbers)) or _PROMPTS[family, width, named]
     queries, block, warps, stages = tiles
-    return Configuration(queries, block, 16 if rows <= SHORT_ROWS else 1, 4, parts, warps, stages)
+    if rows > SHORT_ROWS:
+        return Configuration(queries, block, 1, 4, parts, warps, stages)
+    # For the same bits, single rows are multiplied by the same instructions, and their shares are added up in
+    # the same order: those of four warps with 64 rows, on Hopper, of which a tile of 128 has two.
+    few = min(64, queries) if hopper else queries
+    ahead = stages if numbers == "float32" else _DECODING[family, width, named][2]
+    single = few, warps * few // queries, ahead
+    return Configuration(queries, block, 16, 4, parts, warps, stages, single=single)
 
 
 # Forms that differ by the alignment of a view, or by whether a size is 1, would be compiled for nothing.
@@ -302,24 +336,26 @@ def _tiles(
     factor,  # of scores, so that they are logarithms to the base 2; with a cap, arguments of its tanh
     softcap,
     reach,
-    slots,  # programs for the runs of one tile
+    slots,  # programs for the runs of one tile, or for the splits of a single row
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
     KEYS: tl.constexpr, VALUES: tl.constexpr, SHARED: tl.constexpr,
     REST: tl.constexpr, REST_TILE: tl.constexpr, KEY_TILE: tl.constexpr, VALUE_TILE: tl.constexpr,
     QUERIES: tl.constexpr, TOGETHER: tl.constexpr, HEAD_TILES: tl.constexpr, ROWS: tl.constexpr,
     BLOCK: tl.constexpr, SPLITS: tl.constexpr, LEAST: tl.constexpr, PARTS: tl.constexpr,
-    WIDEN: tl.constexpr, CAPPED: tl.constexpr,
+    WIDEN: tl.constexpr, SHARING: tl.constexpr, CAPPED: tl.constexpr,
 ):  # fmt: skip
     """Compute a tile of ROWS rows and TOGETHER heads, for one division of their cells and some of their runs.
 
-    A run is neighbouring rows whose lists overlap. The keys' first REST numbers are read apart.
+    A run is neighbouring rows whose lists overlap. Where ROWS is 1, a program computes some divisions of its
+    row. The keys' first REST numbers are read apart. Two launches may share the work: of tiles of SHARING
+    rows, one with ROWS 1 computes the runs of single rows, and one with ROWS as large the others.
     """
     follow()
     GROUP: tl.constexpr = HEADS // KV_HEADS
     # Prompts' later rows see more cells: they are started first.
     tile = tl.num_programs(2) - 1 - tl.program_id(2)
     kv_head = tl.program_id(0) // HEAD_TILES
-    split, slot = tl.program_id(1) % SPLITS, tl.program_id(1) // SPLITS
+    split, slot = tl.program_id(1) % SPLITS, tl.program_id(1) // (1 if ROWS == 1 else SPLITS)
     query = tl.arange(0, QUERIES)
     in_tile, own_head = query // TOGETHER, tl.program_id(0) % HEAD_TILES * TOGETHER + query % TOGETHER
     row = tile * ROWS + in_tile
@@ -329,26 +365,36 @@ def _tiles(
     end = start + tl.load(counts + row, valid, 0)
     if ROWS == 1:
         run = tl.zeros([QUERIES], tl.int32)
-        runs = 1
+        cells_begin, cells_end = tl.load(starts + tile), tl.load(starts + tile) + tl.load(counts + tile)
+        found = tl.cdiv(cells_end, BLOCK) - cells_begin // BLOCK
+        runs = 1  # the divisions that have cells
+        if SPLITS > 1:
+            runs = tl.cdiv(found, _blocks_of_split(found, SPLITS, LEAST))
+            if slot >= runs:
+                return
+        if SHARING > 0:
+            alone = _apart(starts, counts, tile, tile % SHARING > 0)
+            alone &= _apart(starts, counts, tile + 1, (tile + 1) % SHARING > 0 and tile + 1 < rows)
+            if not alone:
+                return
     else:
-        follows = valid & (in_tile > 0)
-        start_before = tl.load(starts + row - 1, follows, 0)
-        end_before = start_before + tl.load(counts + row - 1, follows, 0)
-        apart = tl.maximum(start, start_before) >= tl.minimum(end, end_before)
+        apart = _apart(starts, counts, row, valid & (in_tile > 0))
         run = tl.cumsum((valid & apart & (query % TOGETHER == 0)).to(tl.int32), 0) - 1
         runs = tl.max(run, 0) + 1
+        if SHARING > 0:
+            last = (in_tile + 1 == ROWS) | (row + 1 == rows)
+            valid &= ~(apart & _apart(starts, counts, row + 1, valid & ~last))
+            if tl.max(valid.to(tl.int32), 0) == 0:
+                return
     place = end - 1
     if places is not None:
         place = tl.load(places + row, valid, 0)
     seen_count = end - start
-    first, blocks = start // BLOCK, tl.where(end > start, tl.cdiv(end, BLOCK) - start // BLOCK, 0)
-    if SPLITS > 1:
-        share = _blocks_of_split(blocks, SPLITS, LEAST)
-        first += split * share
-        blocks = tl.minimum(tl.maximum(blocks - split * share, 0), share)
-        start = tl.maximum(start, first * BLOCK)
-        end = tl.minimum(end, (first + blocks) * BLOCK)
-    sees = valid & (blocks > 0)
+    list_start, list_end = start, end
+    sees = valid
+    if ROWS > 1:
+        start, end, sees = _cells_of_split(start, end, split, BLOCK, SPLITS, LEAST)
+        sees &= valid
 
     own = (row.to(tl.int64) * HEADS + head) * DIM
     column = tl.arange(0, KEY_TILE)
@@ -388,6 +434,10 @@ def _tiles(
     value_column = number_at(tl.arange(0, VALUE_TILE), VALUES)
     for index in range(slot, runs, slots):
         mine = sees & (run == index)
+        if ROWS == 1:
+            split = index
+            start, end, mine = _cells_of_split(list_start, list_end, split, BLOCK, SPLITS, LEAST)
+            mine &= valid
         begin = tl.min(tl.where(mine, start, NO_ENTRY), 0)
         stop = tl.max(tl.where(mine, end, 0), 0)
         first_block = tl.where(stop > 0, begin // BLOCK, 0)
@@ -437,6 +487,28 @@ def _tiles(
 
 
 @triton.jit
+def _apart(starts, counts, row, follows):
+    """Return whether the lists of rows `row` and `row - 1` have no entry in common, or neither `follows`."""
+    start, before = tl.load(starts + row, follows, 0), tl.load(starts + row - 1, follows, 0)
+    end = start + tl.load(counts + row, follows, 0)
+    end_before = before + tl.load(counts + row - 1, follows, 0)
+    return tl.maximum(start, before) >= tl.minimum(end, end_before)
+
+
+@triton.jit
+def _cells_of_split(start, end, split, BLOCK: tl.constexpr, SPLITS: tl.constexpr, LEAST: tl.constexpr):
+    """Return the part of lists [start, end) that is one division of them, and whether it has cells."""
+    first, blocks = start // BLOCK, tl.where(end > start, tl.cdiv(end, BLOCK) - start // BLOCK, 0)
+    if SPLITS > 1:
+        share = _blocks_of_split(blocks, SPLITS, LEAST)
+        first += split * share
+        blocks = tl.minimum(tl.maximum(blocks - split * share, 0), share)
+        start = tl.maximum(start, first * BLOCK)
+        end = tl.minimum(end, (first + blocks) * BLOCK)
+    return start, end, blocks > 0
+
+
+@triton.jit
 def _blocks_of_split(blocks, SPLITS: tl.constexpr, LEAST: tl.constexpr):
     """Return into how many blocks each split a row's `blocks` are divided."""
     return tl.maximum(tl.cdiv(blocks, SPLITS), LEAST)
@@ -479,7 +551,9 @@ def _attend(
         score = _product(mains, tl.trans(key), score, PARTS, WIDEN) * unit[:, None]
         if CAPPED:
             # tanh(x) is 1 - 2 / (1 + e^2x), also where e^2x overflows.
-            score = softcap * LOG2_E * (1.0 - 2.0 / (1.0 + tl.math.exp2(score * (2.0 * LOG2_E))))
+            # No product is last: it would be fused with the difference below unless MASKED, for other bits.
+            limit = softcap * LOG2_E
+            score = limit - 2.0 * limit / (1.0 + tl.math.exp2(score * (2.0 * LOG2_E)))
         if bias_of_head is not None:
             distance = tl.minimum(tl.maximum(entry[None, :] - place[:, None], -reach), reach)
             score += LOG2_E * tl.load(bias_of_head[:, None] + distance, mine[:, None], 0.0)
@@ -592,10 +666,11 @@ def variants() -> Iterable[Variant]:
     for family in FAMILIES:
         for shape in shapes:
             for rows in (1, DECODING_ROWS + 1, SHORT_ROWS + 1):
-                yield _variant(family, shape, rows)
+                for part in choose(shape, rows, family).launches(shape):
+                    yield _variant(family, shape, rows, part)
         for options in ({"softcap": True}, {"sinks": True}, {"bias": True, "places": True}):
             for rows in (1, SHORT_ROWS + 1):
-                yield _variant(family, shapes[1], rows, **options)
+                yield _variant(family, shapes[1], rows, choose(shapes[1], rows, family), **options)
     for value_dim in (128, 512):
         signature = {
             "partial": "*fp32", "largest": "*fp32", "sums": "*fp32", "starts": "*i32", "counts": "*i32",
@@ -613,13 +688,13 @@ def _variant(
     family: str,
     shape: Shape,
     rows: int,
+    chosen: Configuration,
     softcap: bool = False,
     sinks: bool = False,
     bias: bool = False,
     places: bool = False,
 ) -> Variant:
-    """Return the form of `_tiles` that a call of `rows` rows compiles for a family of devices."""
-    chosen = choose(shape, rows, family)
+    """Return a form of `_tiles` that a call of `rows` rows compiles for a family of devices."""
     split, quantized = chosen.splits > 1, (shape.keys.is_quantized, shape.values.is_quantized)
     types: dict[str, str | None] = {
         "q": "*fp32", "key_codes": CODES[shape.keys], "key_scales": "*fp16" if quantized[0] else None,
@@ -631,7 +706,8 @@ def _variant(
         "factor": "fp32", "softcap": "fp32", "reach": "i32", "slots": "i32",
     }  # fmt: skip
     constants = {**shape.constants(chosen, family), "CAPPED": softcap}
-    names = [name for name, on in (("cap", softcap), ("sinks", sinks), ("bias", bias)) if on]
+    options = ("cap", softcap), ("sinks", sinks), ("bias", bias), ("single", chosen.alone and rows > 1)
+    names = [name for name, on in options if on]
     heads = f"{shape.heads}/{shape.kv_heads} of {shape.dim}/{shape.value_dim}"
     return Variant(
         " ".join([f"attention {shape.keys.name} {shape.values.name} {heads}, {rows} rows", *names]),
