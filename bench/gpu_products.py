@@ -10,21 +10,27 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import statistics
 import sys
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from math import nan
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from puna.gguf import GGMLType, dequantize
 from puna.ops.gpu.kernels import experts as experts_module
 from puna.ops.gpu.kernels import matmul
-from puna.ops.gpu.kernels.tiles import FewTiles, ManyTiles, Tiles
+from puna.ops.gpu.kernels.tiles import FewTiles, ManyTiles, Tiles, tiles_for
 from puna.ops.gpu.packed import FORMATS, PackedMatrix
 
 #: Byte offsets of a block's float16 factors, which random bytes must not make infinite.
@@ -119,7 +125,8 @@ def check(kinds: list[GGMLType]) -> None:
         same = [
             torch.equal(results[1], results[16][:1]),
             torch.equal(matmul.linear(x[:7].contiguous(), weight, bias), results[16][:7]),
-            torch.equal(results[100], results[600][:100]),
+            torch.equal(matmul.linear(x[:17].contiguous(), weight, bias), results[100][:17]),
+            torch.equal(matmul.linear(x[:256].contiguous(), weight, bias)[:100], results[100]),
             torch.equal(matmul.linear(x[:300].contiguous(), weight, bias), results[600][:300]),
         ]
         tokens = torch.tensor([3, 1110, 0], dtype=torch.int32, device="cuda")
@@ -219,27 +226,109 @@ def few_candidates(kinds: list[GGMLType]) -> None:
     matmul.tiles_for = before
 
 
-def many_candidates() -> None:
-    """Compare tiles of `_many_rows` and `_dense`."""
+#: Tiles of many rows that are compared, the second being the default.
+MANY = (
+    ManyTiles(128, 64, 8, 3),
+    ManyTiles(128, 64, 8, 3, programs=264),
+    ManyTiles(128, 64, 8, 3, programs=528, max_splits=16),
+    ManyTiles(128, 64, 8, 2, programs=264),
+    ManyTiles(128, 64, 4, 3, programs=396),
+    ManyTiles(64, 64, 4, 3, programs=396),
+    ManyTiles(64, 64, 4, 2, programs=528),
+    ManyTiles(256, 64, 8, 2, programs=132),
+)
+
+
+def many_candidates(kinds: list[GGMLType]) -> None:
+    """Compare tiles of `_many_rows`, all of them in turn."""
+    before = matmul.tiles_for
+    matmul.tiles_for = _tiles_of_thread
+    print("tiles of many rows: microseconds of linear, with the preparation of x")
+    for kind in kinds:
+        matrices = [copies(packed(kind, *shape)) for shape in SHAPES[:3]]
+        cases = [(tokens, weights) for tokens in (32, 64) for weights in matrices]
+        xs = [torch.randn(tokens, weights[0].columns, device="cuda") for tokens, weights in cases]
+        graphs: dict[tuple[ManyTiles, int], tuple[torch.cuda.CUDAGraph, int]] = {}
+        with ThreadPoolExecutor(16) as pool:  # to compile them
+            for tiles in MANY:
+                for i in (0, 3):
+                    pool.submit(_tried, tiles, xs[i], matrices[0][0])
+        for tiles in MANY:
+            for i, (x, (_, weights)) in enumerate(zip(xs, cases, strict=True)):
+                if _tried(tiles, x, weights[0]):
+                    calls = [partial(matmul.linear, x, weight) for weight in weights]
+                    graphs[tiles, i] = recorded(calls), len(weights)
+        times = in_turn({key: graph for key, (graph, _) in graphs.items()})
+        heads = [f"{tokens}: {weights[0].rows}x{weights[0].columns}" for tokens, weights in cases]
+        print(f"  {kind.name:5s} {'(rows, tokens, warps, stages, programs, splits)':48s}")
+        print(f"  {kind.name:5s} {'':32s}", *(f"{head:>14s}" for head in heads))
+        least = [f"{weights[0].nbytes / 4.3e6:14.1f}" for _, weights in cases]
+        print(f"  {kind.name:5s} {'bytes at 4.3 TB/s':32s}", *least)
+        for tiles in MANY:
+            taken = [times[tiles, i] / graphs[tiles, i][1] if (tiles, i) in times else nan for i in range(6)]
+            cells = [f"{each * 1e6:14.1f}" for each in taken]
+            print(f"  {kind.name:5s} {dataclasses.astuple(tiles)!s:32s}", *cells, flush=True)
+        del graphs, matrices, cases, calls
+    matmul.tiles_for = before
+
+
+#: The tiles with which each thread multiplies.
+TRIED = threading.local()
+
+
+def _tiles_of_thread(device: torch.device) -> Tiles:
+    return dataclasses.replace(tiles_for(device), many=TRIED.tiles, many_wide=TRIED.tiles)
+
+
+def _tried(tiles: ManyTiles, x: Tensor, weight: PackedMatrix) -> bool:
+    """Return whether a product can be launched with some tiles, which it sets, after compiling it."""
+    TRIED.tiles = tiles
+    try:
+        matmul.linear(x, weight)
+    except Exception as error:
+        print(f"  {tiles} failed: {error!r}"[:300])
+        return False
+    return True
+
+
+def recorded(launches: list[Callable[[], object]]) -> torch.cuda.CUDAGraph:
+    """Return launches as one graph."""
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for launch in launches:
+            launch()
+    return graph
+
+
+Key = TypeVar("Key")
+
+
+def in_turn(graphs: dict[Key, torch.cuda.CUDAGraph], rounds: int = 7) -> dict[Key, float]:
+    """Return the median seconds of graphs that are replayed one after another, several times."""
+    events = []
+    for graph in graphs.values():
+        graph.replay()
+    for _ in range(rounds):
+        for key, graph in graphs.items():
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            begin.record()
+            graph.replay()
+            end.record()
+            events.append((key, begin, end))
+    torch.cuda.synchronize()
+    times: dict[Key, list[float]] = {}
+    for key, begin, end in events:
+        times.setdefault(key, []).append(begin.elapsed_time(end) / 1e3)
+    return {key: statistics.median(each) for key, each in times.items()}
+
+
+def dense_candidates() -> None:
+    """Compare tiles of `_dense`, and print what goes before it."""
     rows, columns = 14336, 4096
     weight = packed(GGMLType.Q4_K, rows, columns)
-    print("tiles of many rows, Q4_K 14336 x 4096: microseconds at T = 64, 256")
     before = matmul.tiles_for
     chosen = before(torch.device("cuda"))
-    for n, m, warps, stages in (
-        (64, 64, 4, 3), (64, 128, 4, 3), (128, 64, 4, 3), (128, 128, 8, 3), (64, 64, 4, 2), (128, 64, 8, 3),
-        (128, 128, 4, 3), (64, 256, 4, 3),
-    ):  # fmt: skip
-        tried = dataclasses.replace(chosen, many=ManyTiles(n, m, warps, stages))
-        matmul.tiles_for = partial(_always, tried)
-        cells = []
-        for tokens in (64, 256):
-            x = matmul.prepare(torch.randn(tokens, columns, device="cuda"), torch.float16)
-            try:
-                cells.append(f"{seconds([partial(matmul.multiply, x, weight)] * 3) * 1e6:7.1f}")
-            except Exception as error:
-                cells.append(type(error).__name__[:12])
-        print(f"  rows {n} tokens {m} warps {warps} stages {stages}:", *cells, flush=True)
     half = packed(GGMLType.F16, rows, columns)
     print("tiles of the dense product, F16 14336 x 4096: microseconds at T = 512, 4096")
     for n, m, warps, stages in (
@@ -292,7 +381,7 @@ def mixtures() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default="", help="types, comma-separated")
-    parser.add_argument("--parts", default="check,decode,prompts,experts,few,many")
+    parser.add_argument("--parts", default="check,decode,prompts,experts,few,many,dense")
     settings = parser.parse_args()
     kinds = [GGMLType[name] for name in settings.only.split(",") if name] or list(FORMATS)
     begin = time.perf_counter()
@@ -306,7 +395,8 @@ def main() -> None:
         "prompts": lambda: prompts(main_kinds),
         "experts": mixtures,
         "few": lambda: few_candidates([GGMLType.Q4_K, GGMLType.Q6_K]),
-        "many": many_candidates,
+        "many": lambda: many_candidates(kinds if settings.only else [GGMLType.Q4_K, GGMLType.Q6_K]),
+        "dense": dense_candidates,
     }
     for name in settings.parts.split(","):
         try:

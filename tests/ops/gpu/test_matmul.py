@@ -10,7 +10,7 @@ from puna.gguf import GGMLType
 from puna.ops.gpu.kernels import matmul
 from puna.ops.gpu.kernels.matmul import (
     FEW_ROWS,
-    UNPACKED_ROWS,
+    LEAST_COLUMNS,
     linear,
     linear_heads,
     linear_many,
@@ -66,11 +66,17 @@ def test_products_match_float64_for_every_number_of_rows(
 
 
 @pytest.mark.parametrize("kind", [GGMLType.Q6_K, GGMLType.F16], ids=lambda kind: kind.name)
-def test_programs_that_share_columns_add_up(kind: GGMLType, device: torch.device) -> None:
-    form, tiles = FORMATS[kind], tiles_for(device).for_few(FORMATS[kind])
-    columns = form.chunk * tiles.ways * 3
-    assert splits(5, columns // form.chunk, tiles) == 3
-    check(kind, 2, device, (5, columns))
+def test_programs_that_share_columns_of_few_rows_add_up(kind: GGMLType, device: torch.device) -> None:
+    tiles = tiles_for(device).for_few(FORMATS[kind])
+    assert splits(5, 3, tiles) == 3
+    check(kind, 2, device, (5, FORMATS[kind].chunk * tiles.ways * 3))
+
+
+@pytest.mark.parametrize("kind", [GGMLType.Q4_K, GGMLType.Q6_K], ids=lambda kind: kind.name)
+def test_programs_that_share_columns_of_many_rows_add_up(kind: GGMLType, device: torch.device) -> None:
+    """The programs that are last have fewer chunks."""
+    assert splits(5, 3, tiles_for(device).for_many(FORMATS[kind])) == 3
+    check(kind, 17, device, (5, LEAST_COLUMNS * 3 + 256))
 
 
 @pytest.mark.parametrize("kind", [GGMLType.Q8_0, GGMLType.F32], ids=lambda kind: kind.name)
@@ -84,14 +90,13 @@ def test_a_row_does_not_depend_on_the_batch(kind: GGMLType, device: torch.device
     assert torch.equal(linear(x[3 : FEW_ROWS + 4].contiguous(), weight), many[3 : FEW_ROWS + 4])
 
 
-@pytest.mark.parametrize("kind", ["Q4_K", "Q6_K", "Q8_0", "F16", "BF16"])
-def test_unpacked_matrices_give_the_same_bits(kind: str, device: torch.device) -> None:
-    """A prompt's rows are computed in tiles or from the unpacked matrix, depending on its length."""
-    if device.type == "cpu":
-        pytest.skip("the interpreter rounds once for each tile of columns, and these have other sizes")
-    weight, _ = random_matrix(GGMLType[kind], 300, 1024, device)
-    x = activations(UNPACKED_ROWS + 40, weight.columns).to(device)
-    assert torch.equal(linear(x[:100].contiguous(), weight), linear(x, weight)[:100])
+def test_a_row_of_a_short_prompt_does_not_depend_on_its_length(device: torch.device) -> None:
+    """Tiles have other numbers of rows, and programs share the columns."""
+    weight, _ = random_matrix(GGMLType.Q4_K, 5, 1024, device)
+    x = activations(90, weight.columns).to(device)
+    whole = linear(x, weight)
+    for begin, end in ((0, 17), (40, 85)):
+        assert torch.equal(linear(x[begin:end].contiguous(), weight), whole[begin:end])
 
 
 def test_several_weights_give_the_same_as_each_alone(device: torch.device) -> None:

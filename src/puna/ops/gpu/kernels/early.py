@@ -42,7 +42,7 @@ def start_next():
 def fetch_chunks(codes, row, chunk, chunks, BITS: tl.constexpr, PARTS: tl.constexpr):
     """Read weights of rows `row` int64 [n] to the L2 cache, from `chunk` of `chunks`, PARTS requests a row.
 
-    These are up to 512 bytes of each, which nothing may be about to write.
+    These are up to 512 bytes of each, which nothing may be about to write, at multiples of 16 bytes.
     """
     if not INTERPRETED and tl.target_info.cuda_capability_geq(9, 0):
         WORDS: tl.constexpr = words_in_chunk(BITS)

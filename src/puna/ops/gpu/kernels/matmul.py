@@ -5,9 +5,10 @@ Three kernels compute products of 16-bit tiles, with sums in float32:
 - `_few_rows`, up to 16 rows: each warp multiplies the chunks of its own share of the columns, so that a few
   rows of weights keep a multiprocessor busy. If a matrix has too few rows even so, programs share the
   columns, too, and `_add_parts` adds their sums in order.
-- `_many_rows`, up to 256 rows: unpacks tiles of weights on the way to the tensor cores.
+- `_many_rows`, up to 256 rows: unpacks tiles of weights on the way to the tensor cores. Here, too, programs
+  share the columns of a matrix with few rows.
 - `_dense`, from there on: multiplies a matrix that `unpack_matrix` has written as float16, since each weight
-  would be unpacked for every tile of rows otherwise. Its sums have the same order as those of `_many_rows`.
+  would be unpacked for every tile of rows otherwise.
 
 Activations are rounded to float16, after a division of each row by a power of two that brings its largest
 magnitude near float16's (`prepare`). A row that has a NaN or an infinity gives only NaN. For BF16 weights,
@@ -15,7 +16,7 @@ whose range float16 lacks, activations are sums of two bfloat16 numbers. F32 wei
 float32 (`_exact_few_rows`, `_exact_many_rows`).
 
 A row's result is the same bits whatever else is in the batch, as long as the batch stays on the same side of
-`FEW_ROWS`: nothing that orders the sum over columns depends on the number of rows.
+`FEW_ROWS` and `UNPACKED_ROWS`: nothing else that orders the sum over columns depends on the number of rows.
 
 With `ExpertGroups`, a matrix is a stack of experts, and each tile of rows is multiplied by one of them.
 """
@@ -34,7 +35,7 @@ from torch import Tensor
 from puna.gguf import GGMLType
 from puna.ops.gpu.kernels.early import early, fetch_chunks, follow
 from puna.ops.gpu.kernels.formats import INTERPRETED, tile, tiles_in_chunk
-from puna.ops.gpu.kernels.tiles import TILES, FewTiles, Tiles, tiles_for
+from puna.ops.gpu.kernels.tiles import TILES, FewTiles, ManyTiles, Tiles, tiles_for
 from puna.ops.gpu.kernels.variant import Variant
 from puna.ops.gpu.packed import FORMATS, PackedMatrix
 
@@ -224,10 +225,26 @@ def few_tokens(rows: int, device: torch.device) -> int:
     return max(tiles_for(device).few_tokens, 8 if rows <= 8 else 16)
 
 
-def splits(rows: int, chunks: int, tiles: FewTiles, matrices: int = 1) -> int:
-    """Return the programs that share a row's columns, where so many matrices [rows, columns] are read."""
+def splits(rows: int, steps: int, tiles: FewTiles | ManyTiles, matrices: int = 1) -> int:
+    """Return the programs that share a row's columns, where so many matrices [rows, columns] are read.
+
+    Each has one of `steps` of the columns at least.
+    """
     wanted = tiles.programs // max(1, -(-rows // tiles.rows) * matrices)
-    return max(1, min(wanted, tiles.max_splits, chunks // tiles.ways))
+    return max(1, min(wanted, tiles.max_splits, steps))
+
+
+def _add_up(parts: Tensor, out: Tensor) -> None:
+    """Write the sums of parts [splits, ...] to `out`, which may be the only part."""
+    if parts.data_ptr() != out.data_ptr():
+        _add_parts[(-(-out.numel() // _ADDED),)](
+            parts, out, out.numel(), SPLITS=len(parts), BLOCK=_ADDED, num_warps=4, **early(out.device)
+        )
+
+
+def _parts_of(out: Tensor, splits: int) -> Tensor:
+    """Return room for as many parts of the sums `out`: their own, if that is enough."""
+    return out[None] if splits == 1 else torch.empty((splits, *out.shape), device=out.device)
 
 
 def _grouped(groups: ExpertGroups | None, unused: Tensor) -> tuple[Tensor, Tensor, Tensor, int]:
@@ -246,21 +263,18 @@ def _multiply_few(
 ) -> None:
     count, rows = out.shape
     tiles = tiles_for(out.device).for_few(weight.format)
-    shared = splits(rows, weight.chunks, tiles, 1 if groups is None else groups.share)
-    target = out if shared == 1 else torch.empty((shared, count, rows), device=out.device)
-    started = early(out.device)
+    shared = splits(rows, weight.chunks // tiles.ways, tiles, 1 if groups is None else groups.share)
+    target, started = _parts_of(out, shared), early(out.device)
+    fetched = bool(started) and weight.codes.data_ptr() % 16 == 0
     size = groups.size if groups else few_tokens(x.rows, out.device)
     _few_rows[(-(-rows // tiles.rows), shared, 1 if groups is None else len(groups.tiles))](
         x.values, x.factors, *weight.planes(), out if bias is None else bias, target, *_grouped(groups, out),
         count, rows, weight.rows, weight.chunks, x.width, x.rows * x.width,
         **_constants(weight), **_group_constants(groups), PARTS=_parts(weight),
         BIAS=bias is not None, SPLITS=shared, N=tiles.rows, M=size, WAYS=tiles.ways,
-        EARLY=bool(started), num_warps=tiles.ways, num_stages=tiles.stages, **started,
+        EARLY=fetched, num_warps=tiles.ways, num_stages=tiles.stages, **started,
     )  # fmt: skip
-    if shared > 1:
-        _add_parts[(-(-out.numel() // _ADDED),)](
-            target, out, out.numel(), SPLITS=shared, BLOCK=_ADDED, num_warps=4, **started
-        )
+    _add_up(target, out)
 
 
 def _parts(weight: PackedMatrix) -> int:
@@ -277,13 +291,22 @@ def _multiply_many(
 ) -> None:
     count, rows = out.shape
     tiles = tiles_for(out.device).for_many(weight.format)
-    size = groups.size if groups else tiles.tokens
-    _many_rows[(-(-rows // tiles.rows), len(groups.tiles) if groups else -(-count // size))](
-        x.values, x.factors, *weight.planes(), out if bias is None else bias, out, *_grouped(groups, out),
+    size = groups.size if groups else max(_LEAST_TOKENS, min(triton.next_power_of_2(count), tiles.tokens))
+    shared = 1 if groups else splits(rows, weight.columns // LEAST_COLUMNS, tiles)
+    target = _parts_of(out, shared)
+    _many_rows[(-(-rows // tiles.rows), len(groups.tiles) if groups else -(-count // size), shared)](
+        x.values, x.factors, *weight.planes(), out if bias is None else bias, target, *_grouped(groups, out),
         count, rows, weight.rows, weight.chunks, x.width, x.rows * x.width,
         **_constants(weight), **_group_constants(groups), PARTS=_parts(weight), BIAS=bias is not None,
         N=tiles.rows, M=size, num_warps=tiles.warps, num_stages=tiles.stages, **early(out.device),
     )  # fmt: skip
+    _add_up(target, out)
+
+
+#: Rows of x in a tile of `_many_rows`, at least. Their number orders no sums.
+_LEAST_TOKENS = 32
+#: Columns that a program of `_many_rows` has, at least: chunks of 128 are read three ahead.
+LEAST_COLUMNS = 512
 
 
 def _multiply_dense(
@@ -538,20 +561,26 @@ def _many_rows(
     N: tl.constexpr,
     M: tl.constexpr,
 ):
-    """Multiply M rows of x by N rows of weights, which are unpacked for that."""
+    """Multiply M rows of x by N rows of weights, which are unpacked for that.
+
+    The programs of the last axis share the columns, and each writes its sums.
+    """
     follow()
+    split = tl.program_id(2)
     source, target, present, expert = _rows_of_tile(pairs, tiles, share, tokens, tl.program_id(1), M, GROUPED)
     n = tl.program_id(0) * N + tl.arange(0, N)
     k = tl.arange(0, 32)
     own = tl.minimum(n, rows - 1) + expert * rows
     row = own.to(tl.int64)[:, None]
     TILES: tl.constexpr = tiles_in_chunk(BITS)
-    end = chunks
+    per_split = tl.cdiv(chunks, tl.num_programs(2))
+    first = split * per_split
+    end = tl.minimum(first + per_split, chunks)
     if GROUPED:  # an unused tile reads nothing
-        end = tl.where(tl.load(tiles + 3 * tl.program_id(1) + 2) > 0, chunks, 0)
+        end = tl.where(tl.load(tiles + 3 * tl.program_id(1) + 2) > 0, end, 0)
     total = tl.zeros([N, M], tl.float32)
-    x_chunk = x + source[None, :] * width + k[:, None]
-    for chunk in range(end):
+    x_chunk = x + source[None, :] * width + first * (32 * TILES) + k[:, None]
+    for chunk in range(first, end):
         for j in tl.static_range(TILES):
             weights = tile(
                 codes, high, scales, supers, row, all_rows, chunk, chunks, k[None, :], j, BITS, SCALES,
@@ -566,8 +595,8 @@ def _many_rows(
     if SCALED:
         total *= tl.load(pair_scales + target)[None, :]
     if BIAS:
-        total += tl.load(bias + own)[:, None]
-    place = target[None, :] * rows + n[:, None]
+        total += tl.load(bias + own, mask=(n < rows) & (split == 0), other=0.0)[:, None]
+    place = (split * tokens + target)[None, :] * rows + n[:, None]
     tl.store(out + place, total, mask=(n < rows)[:, None] & present[None, :])
 
 

@@ -30,6 +30,8 @@ class ManyTiles:
     tokens: int
     warps: int
     stages: int
+    programs: int = 0  # of `_many_rows`: as those of `FewTiles`
+    max_splits: int = 8
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,8 @@ TILES = (
         few_tokens=8,
         few=FewTiles(rows=32, ways=4, stages=3),
         few_wide=FewTiles(rows=32, ways=2, stages=3, programs=512),
-        many=ManyTiles(rows=128, tokens=64, warps=8, stages=3),
-        many_wide=ManyTiles(rows=128, tokens=64, warps=8, stages=2),
+        many=ManyTiles(rows=128, tokens=64, warps=8, stages=3, programs=264),
+        many_wide=ManyTiles(rows=128, tokens=64, warps=8, stages=2, programs=264),
         dense=ManyTiles(rows=128, tokens=256, warps=8, stages=3),
         dense_parts=ManyTiles(rows=128, tokens=128, warps=8, stages=3),
         exact=ManyTiles(rows=32, tokens=32, warps=4, stages=2),
@@ -77,8 +79,8 @@ TILES = (
         few_tokens=8,
         few=FewTiles(rows=32, ways=4, stages=3),
         few_wide=FewTiles(rows=32, ways=2, stages=3, programs=512),
-        many=ManyTiles(rows=128, tokens=64, warps=8, stages=3),
-        many_wide=ManyTiles(rows=128, tokens=64, warps=8, stages=2),
+        many=ManyTiles(rows=128, tokens=64, warps=8, stages=3, programs=264),
+        many_wide=ManyTiles(rows=128, tokens=64, warps=8, stages=2, programs=264),
         dense=ManyTiles(rows=128, tokens=128, warps=8, stages=3),
         dense_parts=ManyTiles(rows=128, tokens=64, warps=8, stages=3),
         exact=ManyTiles(rows=32, tokens=32, warps=4, stages=2),
@@ -88,8 +90,8 @@ TILES = (
         few_tokens=16,
         few=FewTiles(rows=32, ways=4, stages=2),
         few_wide=FewTiles(rows=32, ways=2, stages=2, programs=512),
-        many=ManyTiles(rows=32, tokens=64, warps=4, stages=2),
-        many_wide=ManyTiles(rows=32, tokens=64, warps=4, stages=2),
+        many=ManyTiles(rows=32, tokens=64, warps=4, stages=2, programs=264),
+        many_wide=ManyTiles(rows=32, tokens=64, warps=4, stages=2, programs=264),
         dense=ManyTiles(rows=128, tokens=128, warps=8, stages=2),
         dense_parts=ManyTiles(rows=64, tokens=64, warps=4, stages=2),
         exact=ManyTiles(rows=32, tokens=32, warps=4, stages=2),
