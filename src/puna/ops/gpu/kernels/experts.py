@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from puna.ops.experts import ACTIVATIONS
+from puna.ops.gpu.kernels import activations
 from puna.ops.gpu.kernels.early import early, follow
 from puna.ops.gpu.kernels.matmul import (
     FEW_ROWS,
@@ -215,32 +216,22 @@ def _activate(
 
 @triton.jit
 def _activation(gates, risen, row, at, columns, ACTIVATION: tl.constexpr):
-    """Return the activation of some columns, 0 beyond the last; comparisons let NaN pass."""
+    """Return the activation of some columns, 0 beyond the last."""
     up = tl.load(risen + row * columns + at, mask=at < columns, other=0.0)
     if ACTIVATION == "squared_relu":
-        positive = tl.where(up < 0, 0.0, up)
-        inner = positive * positive
+        inner = activations.squared_relu_of(up, up)
     elif ACTIVATION == "gelu":
-        inner = up * 0.5 * (1.0 + tl.erf(up * 0.7071067811865476))
+        inner = activations.gelu_of(up, up)
     else:
         gate = tl.load(gates + row * columns + at, mask=at < columns, other=0.0)
         if ACTIVATION == "swiglu":
-            inner = gate * _sigmoid(gate) * up
+            inner = activations.swiglu_of(gate, up)
         elif ACTIVATION == "clamped_swiglu":
-            gate = tl.where(gate > 7.0, 7.0, gate)
-            up = tl.where(up > 7.0, 7.0, tl.where(up < -7.0, -7.0, up))
-            inner = gate * _sigmoid(1.702 * gate) * (up + 1.0)
+            inner = activations.clamped_swiglu_of(gate, up)
         else:
             tl.static_assert(ACTIVATION == "geglu")
-            tanh_of = 0.7978845608028654 * (gate + 0.044715 * gate * gate * gate)
-            inner = gate * _sigmoid(2.0 * tanh_of) * up  # (1 + tanh(z)) / 2 is sigmoid(2 z)
+            inner = activations.geglu_of(gate, up)
     return inner
-
-
-@triton.jit
-def _sigmoid(x):
-    below = tl.exp(-tl.abs(x))  # never overflows
-    return tl.where(x < 0, below, 1.0) / (1.0 + below)
 
 
 @triton.jit
