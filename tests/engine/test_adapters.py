@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,9 @@ from puna.gguf import GGMLType
 from puna.model.adapters.peft import WEIGHTS
 from puna.model.load import load_model
 from puna.model.published import LINEARS
+from puna.ops import Array, IndexBuffer, NumberBuffer
+from puna.ops.recording import Recorded
+from puna.ops.reference import Reference
 from puna.options import AdapterFile, AdapterScale
 from tests.engine.adapted import (
     MIXED,
@@ -27,6 +32,7 @@ from tests.engine.adapted import (
     wanted,
 )
 from tests.engine.runs import Run
+from tests.model.divisions import divided
 from tests.model.models.parity import original, reference_log_probabilities
 from tests.tiny.adapters import TinyAdapter, adapter_writer
 from tests.tiny.decoders import PHI3, QWEN2, tiny_decoder_gguf
@@ -82,6 +88,61 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Tuned:
     )
     path = tiny_llama_gguf(folder / "model.gguf", config, model=model)
     return load_model(path, adapters=files), merging(model, first, second)
+
+
+class Again:
+    """A recorder whose programs make the same computation again, from its inputs alone."""
+
+    def record(self, compute: Callable[..., Array], inputs: Sequence[IndexBuffer | NumberBuffer]) -> Recorded:
+        self.result = compute(*(buffer.array for buffer in inputs))
+        self._compute = lambda: compute(*(buffer.array for buffer in inputs))
+        return Recorded(self.result, copy.copy(self))
+
+    def run(self) -> None:
+        self.result[...] = self._compute()
+
+    def spoil(self) -> None:
+        self.result.fill(np.nan)
+
+
+class Recording(Reference):
+    """A backend that records."""
+
+    def recorder(self) -> Again:  # type: ignore[override]
+        return Again()
+
+
+def test_decode_steps_with_adapters_are_replayed(tmp_path: Path) -> None:
+    """Rows change their adapters between steps of one program, and other rows have none."""
+    model, first = original(QWEN2), TinyAdapter((*ATTENTION, *FEED_FORWARD), seed=1)
+    file = AdapterFile(str(first.write_gguf(tmp_path / "a.gguf", "qwen2", model, SPLIT)))
+    path = tiny_decoder_gguf(tmp_path / "model.gguf", QWEN2, model=model)
+    plain, *replayed = (
+        Run(loaded)
+        for loaded in (
+            load_model(path, adapters=[file], ops=Reference()),
+            load_model(path, adapters=[file], ops=Recording()),
+            divided(path, [1], [Recording(), Recording()], adapters=[file]),
+        )
+    )
+    for run in (plain, *replayed):
+        for number, scale in enumerate((0.0, 1.0, -0.5, 1.0, 0.0)):
+            settings = {"num_predict": 6 + number, "temperature": 0, "ignore_eos": True}
+            run.submit(number, PROMPT[number:], lora=[AdapterScale(0, scale=scale)], **settings)
+        run.finish()
+    for run in replayed:
+        steps = run.engine._executor._replay._steps
+        assert {kind for kind, step in steps.items() if step.proven} >= {(4, True), (1, False)}
+        assert [run.tokens(number) for number in range(5)] == [plain.tokens(number) for number in range(5)]
+
+
+def test_steps_without_adapters_are_replayed_where_those_with_adapters_cannot_be(qwen2: Tuned) -> None:
+    run = Run(qwen2[0])
+    for number, uses in enumerate([(("first", 1.0),), ()]):
+        run.submit(number, PROMPT, lora=wanted(uses), num_predict=8, temperature=0, ignore_eos=True)
+        run.finish()
+    steps = run.engine._executor._replay._steps
+    assert [(kind.rows, kind.adapted, step.proven) for kind, step in steps.items()] == [(1, False, True)]
 
 
 @pytest.mark.parametrize("kind", ["qwen2", "phi3", "llama"])

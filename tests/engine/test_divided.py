@@ -67,7 +67,7 @@ def test_steps_of_each_part_are_replayed_to_the_bit(
             for _ in range(5):
                 pair.step(*range(streams))
         assert pair.proven == [1, 3]
-        recorded = [piece.program is not None for piece in pair.replay._steps[1].pieces]
+        recorded = [piece.program is not None for piece in pair.replay._steps[1, False].pieces]
         assert recorded == [device is processor for device in (*devices, devices[0])]
 
 

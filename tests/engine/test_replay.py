@@ -74,7 +74,7 @@ class Pair:
     @property
     def proven(self) -> list[int]:
         """Return the batch sizes that are replayed."""
-        return sorted(rows for rows, step in self.replay._steps.items() if step.proven)
+        return sorted(kind.rows for kind, step in self.replay._steps.items() if step.proven)
 
 
 @pytest.mark.parametrize("types", ["f16", "f32", "bf16,f32"])

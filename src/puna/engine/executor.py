@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from puna.kvcache.cache import Cache
     from puna.model.base import PassPart, RunnableModel
     from puna.model.load import LoadedModel
+    from puna.nn.low_rank import StagesRowScales
     from puna.ops import Array, Backend, IndexBuffer, NumberBuffer
     from puna.ops.recording import Program, Recorder
 
@@ -102,10 +103,11 @@ class Executor:
 
     def _logits(self, batch: Batch, *, repeats: bool) -> Array:
         adapters = self._loaded.adapters
-        if repeats or (adapters is not None and adapters.rows.active):
-            # Recorded passes ignore adapters, and repeating an answer takes many numbers of rows, each once.
+        scales = adapters.rows if adapters is not None and adapters.rows.active else None
+        if repeats or (scales is not None and adapters is not None and not adapters.recordable):
+            # Repeating an answer takes many numbers of rows, each once.
             return self._loaded.model.forward(batch.on(self._loaded.ops, self._kept), self._cache)
-        return self._replay.forward(batch)
+        return self._replay.forward(batch, scales)
 
     @contextlib.contextmanager
     def _adapted(self, batch: Batch, slices: list[BatchSlice]) -> Iterator[None]:
@@ -150,19 +152,21 @@ class Replay:
         for ops in {part.ops for part in self._parts} if env_bool("REPLAY", True) else ():
             if (recorder := ops.recorder()) is not None:
                 self._recorders[ops] = recorder
-        self._seen: Counter[int] = Counter()
-        self._steps: dict[int, _Step] = {}  # by rows
+        self._seen: Counter[_Kind] = Counter()
+        self._steps: dict[_Kind, _Step] = {}
+        self._adapts = True  # steps with adapters can be recorded, as far as is known
         self._generation: int | None = None
 
-    def forward(self, batch: Batch) -> Array:
+    def forward(self, batch: Batch, scales: StagesRowScales | None = None) -> Array:
         """Return the logits of a batch, as `model.forward` does, after `cache.start_forward(batch)`.
 
-        Raises the same errors. The logits may be in memory that the next call overwrites.
+        `scales` are those of adapters that take part. Raises the same errors. The logits may be in memory
+        that the next call overwrites.
         """
         rows = len(batch)
         if not self._recorders or batch.outputs is not None or batch.payloads or rows > _MAX_ROWS:
             return self._evaluate(batch)
-        if batch.places is not None and batch.places.ndim > 1:
+        if (batch.places is not None and batch.places.ndim > 1) or (scales is not None and not self._adapts):
             return self._evaluate(batch)
         generation = self._cache.generation
         if generation != self._generation:
@@ -170,13 +174,14 @@ class Replay:
             self._generation = generation
         if generation is None:
             return self._evaluate(batch)
-        step = self._steps.get(rows)
+        kind = _Kind(rows, scales is not None)
+        step = self._steps.get(kind)
         if step is not None:
             return self._replay(step, batch)
-        self._seen[rows] += 1
-        if self._seen[rows] == 1:
+        self._seen[kind] += 1
+        if self._seen[kind] == 1:
             return self._evaluate(batch)
-        return self._record(batch)
+        return self._record(kind, batch, scales)
 
     def close(self) -> None:
         """Release all programs, which keep the cache's storage alive."""
@@ -191,13 +196,14 @@ class Replay:
         except Exception:  # the usual pass raises it again, with a better message
             return self._evaluate(batch)
 
-    def _record(self, batch: Batch) -> Array:
+    def _record(self, kind: _Kind, batch: Batch, scales: StagesRowScales | None) -> Array:
         """Return the logits of a usual pass, recorded if possible."""
         pieces: list[_Piece] = []
         carried: list[NDArray[np.float32]] = []
         try:
             for part in self._parts:
-                piece = _Piece(part, self._cache, self._kept, len(batch), [each.shape[1] for each in carried])
+                widths = [each.shape[1] for each in carried]
+                piece = _Piece(part, self._cache, self._kept, kind.rows, widths, scales)
                 piece.take(batch, carried)
                 result = piece.record(self._recorders.get(part.ops))
                 pieces.append(piece)
@@ -205,14 +211,13 @@ class Replay:
                     carried = piece.handed_on(result)
         except Exception as error:
             logits = self._evaluate(batch)
-            self._give_up(f"{type(error).__name__}: {error}")  # the usual pass did not raise it
+            self._give_up(kind, f"{type(error).__name__}: {error}")  # the usual pass did not raise it
             return logits
         if any(piece.program is not None for piece in pieces):
-            self._steps[len(batch)] = _Step(pieces)
+            self._steps[kind] = _Step(kind, pieces)
         else:
-            self._give_up(
-                next((piece.obstacle for piece in pieces if piece.obstacle), "no part can be recorded")
-            )
+            obstacles = (piece.obstacle for piece in pieces if piece.obstacle)
+            self._give_up(kind, next(obstacles, "no part can be recorded"))
         return result
 
     def _evaluate(self, batch: Batch) -> Array:
@@ -233,27 +238,50 @@ class Replay:
         if replayed is not None and np.array_equal(replayed.view(np.int32), expected.view(np.int32)):
             step.proven = True
         else:
-            self._give_up(f"a replayed pass differs from the model's: {complaint}")
+            self._give_up(step.kind, f"a replayed pass differs from the model's: {complaint}")
         return logits
 
-    def _give_up(self, reason: str) -> None:
-        log.debug("%s runs without replay: %s", type(self._model).__name__, reason)
-        self.close()
+    def _give_up(self, kind: _Kind, reason: str) -> None:
+        name = type(self._model).__name__
+        if not kind.adapted:
+            log.debug("%s runs without replay: %s", name, reason)
+            self.close()
+            return
+        log.debug("%s with adapters runs without replay: %s", name, reason)
+        self._adapts = False
+        self._steps = {other: step for other, step in self._steps.items() if not other.adapted}
+
+
+class _Kind(NamedTuple):
+    """The kind of decode steps that replay one program."""
+
+    rows: int
+    adapted: bool  # adapters take part
 
 
 class _Piece:
     """One part of a recorded pass, and its inputs at fixed addresses."""
 
     def __init__(
-        self, part: PassPart, cache: Cache, kept: KeptStates | None, rows: int, widths: Sequence[int]
+        self,
+        part: PassPart,
+        cache: Cache,
+        kept: KeptStates | None,
+        rows: int,
+        widths: Sequence[int],
+        scales: StagesRowScales | None,
     ) -> None:
-        """The part before it hands on arrays [rows, width]."""
+        """The part before it hands on arrays [rows, width]; `scales` are those of adapters that take part."""
         self._part = part
         self._cache = cache
         self._kept = kept
         self._tokens: IndexBuffer = part.ops.index_buffer(rows)
         self._positions: IndexBuffer = part.ops.index_buffer(rows)
         self._carried: list[NumberBuffer] = [part.ops.number_buffer(rows, width) for width in widths]
+        self._scales = scales
+        self._table: list[NumberBuffer] = []
+        if scales is not None:
+            self._table.append(part.ops.number_buffer(rows, scales.count))
         self._ends: list[int] = []  # of the columns of its own results
         self.program: Program | None = None
         self.obstacle = ""
@@ -263,6 +291,8 @@ class _Piece:
         self._positions.host[:] = batch.positions if batch.places is None else batch.places
         for buffer, given in zip(self._carried, carried, strict=True):
             buffer.host[:] = given
+        if self._scales is not None:
+            self._table[0].host[:] = self._scales.values(len(batch))
         for each in self._inputs:
             each.upload()
 
@@ -287,11 +317,15 @@ class _Piece:
 
     @property
     def _inputs(self) -> list[IndexBuffer | NumberBuffer]:
-        return [self._tokens, self._positions, *self._carried]
+        return [self._tokens, self._positions, *self._carried, *self._table]
 
-    def _compute(self, tokens: Array, positions: Array, *carried: Array) -> Array:
+    def _compute(self, tokens: Array, positions: Array, *others: Array) -> Array:
         batch = BatchArrays(tokens, positions, outputs=None, kept=self._kept)
-        found = self._part.compute(list(carried), batch, self._cache)
+        carried = list(others[: len(self._carried)])
+        with contextlib.ExitStack() as stack:
+            if self._scales is not None:
+                stack.enter_context(self._scales.recorded(self._part.ops, others[-1]))
+            found = self._part.compute(carried, batch, self._cache)
         self._ends = list(accumulate(each.shape[1] for each in found))
         return found[0] if len(found) == 1 else self._part.ops.join(found)
 
@@ -300,6 +334,7 @@ class _Piece:
 class _Step:
     """A recorded pass."""
 
+    kind: _Kind
     pieces: list[_Piece]
     proven: bool = False
 

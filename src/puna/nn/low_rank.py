@@ -7,12 +7,12 @@ one model serves requests with any adapters in one batch.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from puna.ops import Array, Backend, ExpertWeights, Weight
+from puna.ops import Array, Backend, ExpertWeights, LowRankWeights, Weight
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,12 +24,15 @@ class RowScales:
     """Strength of each adapter, by its number, for each row of the current pass."""
 
     def __init__(self, ops: Backend) -> None:
-        self._ops = ops
+        self.ops = ops
+        self.count = 0  # of the adapters that the model was loaded with
         self._scales: dict[int, NDArray[np.float32]] = {}  # [rows]
         self._outputs: Rows | None = None
         self._others: Rows | None = None
         self._rows = 0
         self._columns: dict[tuple[int, int], Array] = {}
+        self._tables: dict[int, Array] = {}
+        self._recorded: Array | None = None
 
     def begin(self, scales: Mapping[int, NDArray[np.float32]], outputs: Rows | None) -> None:
         """Begin a pass: `scales` [rows] of the adapters taking part, `outputs` the rows wanted from it."""
@@ -41,6 +44,7 @@ class RowScales:
         """End the pass: no adapter takes part until the next one."""
         self._scales, self._outputs, self._rows = {}, None, 0
         self._columns.clear()
+        self._tables.clear()
 
     @contextmanager
     def part(self, begin: int, end: int, outputs: Rows | None) -> Iterator[Mapping[int, NDArray[np.float32]]]:
@@ -56,11 +60,21 @@ class RowScales:
     @contextmanager
     def standing_for(self, rows: Rows) -> Iterator[None]:
         """Make linears treat each row they receive as the pass's row whose number is given in `rows`."""
-        before, self._others, self._columns = (self._others, self._columns), rows, {}
+        before = self._others, self._columns, self._tables
+        self._others, self._columns, self._tables = rows, {}, {}
         try:
             yield
         finally:
-            self._others, self._columns = before
+            self._others, self._columns, self._tables = before
+
+    @contextmanager
+    def recorded(self, table: Array) -> Iterator[None]:
+        """Let linears read scales from `table` [rows, adapters], which recorded passes read anew."""
+        self._recorded = table
+        try:
+            yield
+        finally:
+            self._recorded = None
 
     @property
     def active(self) -> bool:
@@ -87,6 +101,29 @@ class RowScales:
             raise ValueError(f"adapters of {self._rows} rows do not say which {rows} rows these are")
         return scales
 
+    def values(self, rows: int) -> NDArray[np.float32]:
+        """Return the scales of all adapters, [rows, adapters]; see `each`."""
+        found = np.zeros((rows, self.count), np.float32)
+        for adapter in self._scales:
+            found[:, adapter] = self.each(adapter, rows)
+        return found
+
+    def table(self, rows: int) -> Array:
+        """Return the same for operations. Raises `ValueError` in a recording for some of its rows alone."""
+        if self._recorded is not None:
+            if self._others is not None or len(self._recorded) != rows:
+                raise ValueError(
+                    f"a recorded pass of {len(self._recorded)} rows has no scales for {rows} others"
+                )
+            return self._recorded
+        if (table := self._tables.get(rows)) is None:  # shared by every linear of a pass
+            table = self._tables[rows] = self.ops.array(self.values(rows))
+        return table
+
+    def takes_part(self, adapters: Iterable[int]) -> bool:
+        """Whether any of `adapters` takes part in the pass."""
+        return self._recorded is not None or any(adapter in self._scales for adapter in adapters)
+
     def of(self, adapter: int, rows: int) -> float | Array | None:
         """Return one scale for all `rows` rows, or a column [rows, 1]; see `each`."""
         scales = self._scales.get(adapter)
@@ -95,7 +132,7 @@ class RowScales:
         if (scales == scales[0]).all():
             return float(scales[0])
         if (column := self._columns.get((adapter, rows))) is None:  # shared by every linear of a pass
-            column = self._ops.array(self._spread(scales, rows).reshape(-1, 1).copy())
+            column = self.ops.array(self._spread(scales, rows).reshape(-1, 1).copy())
             self._columns[adapter, rows] = column
         return column
 
@@ -125,6 +162,29 @@ class StagesRowScales:
             each.end()
 
     @property
+    def count(self) -> int:
+        """Adapters that the model was loaded with."""
+        return self._stages[0].count
+
+    @count.setter
+    def count(self, count: int) -> None:
+        for each in self._stages:
+            each.count = count
+
+    def values(self, rows: int) -> NDArray[np.float32]:
+        """See `RowScales.values`."""
+        return self._stages[0].values(rows)
+
+    @contextmanager
+    def recorded(self, ops: Backend, table: Array) -> Iterator[None]:
+        """Let linears of stages on `ops` read scales from `table`; see `RowScales.recorded`."""
+        with ExitStack() as stack:
+            for each in self._stages:
+                if each.ops is ops:
+                    stack.enter_context(each.recorded(table))
+            yield
+
+    @property
     def active(self) -> bool:
         return self._stages[0].active
 
@@ -135,25 +195,27 @@ class LowRank:
     def __init__(self, ops: Backend, scales: RowScales) -> None:
         self._ops = ops
         self._scales = scales
-        self._parts: list[tuple[int, Weight, Weight]] = []
+        self._weights = LowRankWeights()
 
     def add(self, adapter: int, name: str, a: NDArray[np.float32], b: NDArray[np.float32]) -> None:
         """Add adapter number `adapter`, which computes b a x: `a` [rank, in], `b` [out, rank]."""
-        down, up = Weight.from_values(f"{name}.lora_a", a), Weight.from_values(f"{name}.lora_b", b)
-        for each in (down, up):
-            self._ops.pack(each)
-        self._parts.append((adapter, down, up))
+        self._weights.add(adapter, name, a, b)
+        self._ops.pack_low_rank(self._weights)
 
     def added(self, x: Array, y: Array) -> Array:
-        """Return `y` [rows, out] plus the adapters' outputs for `x` [rows, in]."""
-        for adapter, down, up in self._parts:
-            if (scale := self._scales.of(adapter, len(x))) is not None:
-                y = y + self._ops.linear(self._ops.linear(x, down) * scale, up)
-        return y
+        """Return `y` [rows, out], which may be overwritten, plus the adapters' outputs for `x` [rows, in]."""
+        if not self._scales.takes_part(part.adapter for part in self._weights.parts):
+            return y
+        return self._ops.add_low_rank(y, x, self._weights, self._scales.table(len(x)))
 
 
-class LowRankRows(LowRank):
+class LowRankRows:
     """Adapters of a table [rows, hidden]."""
+
+    def __init__(self, ops: Backend, scales: RowScales) -> None:
+        self._ops = ops
+        self._scales = scales
+        self._parts: list[tuple[int, Weight, Weight]] = []
 
     def add(self, adapter: int, name: str, a: NDArray[np.float32], b: NDArray[np.float32]) -> None:
         """Add adapter number `adapter`, which computes (b a)^T: `a` [rank, rows], `b` [hidden, rank]."""

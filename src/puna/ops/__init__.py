@@ -13,6 +13,7 @@ from puna.errors import OptionError, UnavailableError
 from puna.ops.array import Array, IndexBuffer, NumberBuffer
 from puna.ops.backend import Backend
 from puna.ops.experts import ExpertNetworks, ExpertWeights, Routing
+from puna.ops.low_rank import LowRankWeights
 from puna.ops.rope import Rope, Sections, Yarn
 from puna.ops.storage import KV_TYPES, Storage
 from puna.ops.weight import Weight
@@ -24,6 +25,7 @@ __all__ = [
     "ExpertNetworks",
     "ExpertWeights",
     "IndexBuffer",
+    "LowRankWeights",
     "NumberBuffer",
     "Rope",
     "Routing",

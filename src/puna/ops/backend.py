@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from puna.gguf import GGMLType
     from puna.ops.array import Array, IndexBuffer, NumberBuffer
     from puna.ops.experts import ExpertNetworks, ExpertWeights, Routing
+    from puna.ops.low_rank import LowRankWeights
     from puna.ops.recording import Recorder
     from puna.ops.rope import Rope
     from puna.ops.storage import Storage
@@ -99,6 +100,12 @@ class Backend(ABC):
     def packed_bytes(self, type: GGMLType, shape: tuple[int, ...]) -> int:
         """Return the bytes `pack` will use for a matrix of `shape` [out, in] of `type`."""
 
+    def pack_low_rank(self, adapters: LowRankWeights) -> None:
+        """Convert adapters' matrices to the layout that `add_low_rank` reads, if they are not in it yet."""
+        for part in adapters.parts:
+            self.pack(part.down)
+            self.pack(part.up)
+
     @abstractmethod
     def storage(self, kind: GGMLType, rows: int, row_shape: tuple[int, ...]) -> Storage:
         """Return storage for rows of numbers [rows, *row_shape] that persist between passes, initially zero.
@@ -121,6 +128,21 @@ class Backend(ABC):
         self, x: Array, weights: Sequence[Weight], biases: Sequence[Array | None] | None = None
     ) -> list[Array]:
         """Apply `linear` with several weights to the same `x`, preparing `x` once."""
+
+    def add_low_rank(self, y: Array, x: Array, adapters: LowRankWeights, scales: Array) -> Array:
+        """Return `y` plus what adapters add for `x`: x [T, in], y and result [T, out].
+
+        `scales` [T, adapters] says how much of each adapter's `b a x` a row takes; a row takes nothing of
+        those with 0. The result may be in the memory of `y`.
+        """
+        table = self.numpy(scales)
+        for part in adapters.parts:
+            column = table[:, part.adapter]
+            if column.any():
+                alike = bool((column == column[0]).all())
+                scale = float(column[0]) if alike else self.array(column[:, None].copy())
+                y = y + self.linear(self.linear(x, part.down) * scale, part.up)
+        return y
 
     @abstractmethod
     def linear_heads(self, x: Array, weights: Sequence[Weight]) -> Array:

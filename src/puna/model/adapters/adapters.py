@@ -46,6 +46,7 @@ class Adapters:
             self._places |= found
             self._row_scales |= dict.fromkeys(found, stage.row_scales)
         self.names: list[str] = []
+        self.recordable = True  # whether decode steps with adapters compute the same whatever their rows use
         self._scales: list[float] = []
         self._digests: list[str] = []
 
@@ -69,10 +70,13 @@ class Adapters:
         for tensor, pair in sorted(pairs.items()):
             for place, rows in self._places[tensor]:
                 low_rank = _low_rank_of(place, self._row_scales[tensor])
+                # Rows that adapters change are computed apart from those they do not.
+                self.recordable &= not isinstance(place, ExpertLinear)
                 low_rank.add(number, tensor, pair.a, np.ascontiguousarray(pair.b[..., rows, :]))
             for part in (tensor.encode(), pair.a.tobytes(), pair.b.tobytes()):
                 digest.update(part)
         self.names.append(name)
+        self.rows.count = len(self.names)
         self._scales.append(file.scale)
         self._digests.append(digest.hexdigest())
 
@@ -182,7 +186,7 @@ def _check(path: str, tensor: str, pair: Pair, shapes: Sequence[tuple[int, ...]]
         )
 
 
-def _low_rank_of(place: Changed, scales: RowScales) -> LowRank | ExpertLowRank:
+def _low_rank_of(place: Changed, scales: RowScales) -> LowRank | ExpertLowRank | LowRankRows:
     """Return the adapters of what `place` computes, creating them if needed."""
     if place.low_rank is None:
         if isinstance(place, Linear):

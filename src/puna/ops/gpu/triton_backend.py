@@ -19,6 +19,7 @@ from puna.ops.gpu.kernels import (
     activations,
     attention,
     experts,
+    low_rank,
     matmul,
     norms,
     recurrent,
@@ -31,6 +32,7 @@ from puna.ops.gpu.packed import PackedMatrix
 from puna.ops.gpu.sampling import Leading, Wanted, on_host
 from puna.ops.gpu.storage import DeviceStorage
 from puna.ops.gpu.torch_backend import TorchBackend, check_product, paired
+from puna.ops.low_rank import LowRankWeights
 from puna.ops.rope import Rope
 from puna.ops.sampling import Draw, Likeliest
 from puna.ops.weight import Weight
@@ -65,6 +67,16 @@ class TritonBackend(TorchBackend):
         data = torch.from_numpy(weight.bytes().reshape(-1).copy()).to(self.place)
         return PackedMatrix.pack(data, weight.type, *weight.shape)
 
+    def pack_low_rank(self, adapters: LowRankWeights) -> None:
+        stack: low_rank.LowRankStack | None = adapters.packed
+        held = stack.parts if stack is not None else 0
+        for part in adapters.parts[held:]:
+            down, up = (self.array(each.values()) for each in (part.down, part.up))
+            stack = low_rank.LowRankStack.of(part.adapter, down, up, stack)
+            part.down.drop_data()
+            part.up.drop_data()
+        adapters.packed = stack
+
     # --- operations ------------------------------------------------------------------------------------
 
     def embedding(self, tokens: Tensor, weight: Weight) -> Tensor:
@@ -88,6 +100,15 @@ class TritonBackend(TorchBackend):
         return matmul.linear_many(
             x, [self._matrix(weight) for weight in weights], [bias for _, bias in given]
         )
+
+    def add_low_rank(self, y: Tensor, x: Tensor, adapters: LowRankWeights, scales: Tensor) -> Tensor:
+        stack: low_rank.LowRankStack = adapters.packed
+        if x.ndim != 2 or x.shape[1] != stack.down.shape[1] or y.shape != (len(x), stack.up.shape[1]):
+            raise ValueError(
+                f"x {list(x.shape)} and y {list(y.shape)} do not fit adapters of "
+                f"[{stack.up.shape[1]}, {stack.down.shape[1]}]"
+            )
+        return low_rank.add_low_rank(y, x, stack, scales)
 
     def linear_heads(self, x: Tensor, weights: Sequence[Weight]) -> Tensor:
         if any(weight.on_host for weight in weights):
