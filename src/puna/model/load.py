@@ -43,6 +43,7 @@ from puna.model.memory import (
 )
 from puna.model.placement import Devices, DividedForecast, Placed, Stage, placements
 from puna.model.pooling import Pooling, read_pooling, read_ranking
+from puna.model.warm_up import SHORT_ROWS, warm_up
 from puna.ops import (
     Array,
     Backend,
@@ -190,7 +191,8 @@ def load_model(
 
     The vision tower is in the same file, or at `projector`. Each request may name any of `adapters`. Puna's
     own engine computes with `ops` or in `stages`, by default on the devices of `puna.model.placement`.
-    `progress` is called with (bytes done, bytes in total) while the weights of the first model are read.
+    `progress` is called with (bytes done, bytes in total) while the weights of the first model are read;
+    where kernels are compiled after that, it counts as some more bytes.
 
     Raises `GGUFError` (damaged file), `UnsupportedModelError`, `ModelError` (missing or misshapen
     tensors), `TokenizerError`, `InsufficientMemoryError`, `UnavailableError` (llama.cpp is not installed) and
@@ -392,9 +394,16 @@ def _admit(request: _Request, forecast: MemoryForecast, ops: Backend) -> list[Pa
 
 def _load(request: _Request, forecast: MemoryForecast, placed: Placed, pairs: Sequence[Pairs]) -> LoadedModel:
     """Load the model to where it was placed, with the adapters `pairs`."""
-    file, progress = request.file, request.progress
+    file, report = request.file, request.progress
     if not isinstance(forecast, Forecast | DividedForecast):
-        return _load_with_llamacpp(file, forecast, placed.stages[0].ops, request.settings, progress)
+        return _load_with_llamacpp(file, forecast, placed.stages[0].ops, request.settings, report)
+    compiling = forecast.weight_bytes // 20 if any(stage.ops.compiles for stage in placed.stages) else 0
+    everything = forecast.weight_bytes + compiling
+
+    def progress(done: int, _: int) -> None:
+        if report is not None:
+            report(done, everything)
+
     tokenizer = tokenizer_from_gguf(file)
     parts = forecast.stages if isinstance(forecast, DividedForecast) else [forecast]
     models: list[TextModel] = []
@@ -424,6 +433,17 @@ def _load(request: _Request, forecast: MemoryForecast, placed: Placed, pairs: Se
     loaded.rank_template = template if isinstance(template, str) else None
     if request.adapters:
         loaded.adapters = load_adapters(request.adapters, pairs, *models)
+    if compiling:
+        settings = request.settings
+        most = min(settings.batch_size * loaded.ops.batch_scale, loaded.usual_context)
+        if any(stage.host_experts or not stage.is_on_gpu for stage in placed.stages):
+            most = min(most, SHORT_ROWS)
+        warm_up(
+            loaded.model,
+            settings.cache_types,
+            most,
+            lambda done, every: progress(total + compiling * done // every, total),
+        )
     return loaded
 
 

@@ -41,6 +41,7 @@ class Backend(ABC):
     name: ClassVar[str]
     device: ClassVar[str] = "CPU"  # where weights and caches are stored, for the table of a model's memory
     batch_scale: ClassVar[int] = 1  # a pass has this many times the rows of one on the processor
+    compiles: bool = False  # an operation's first call compiles its kernel, which may take seconds
 
     @property
     def kernels(self) -> str:

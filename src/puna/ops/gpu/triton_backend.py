@@ -49,6 +49,7 @@ class TritonBackend(TorchBackend):
 
     def __init__(self, device: torch.device, name: str = "", limit: int | None = None) -> None:
         super().__init__(device, name, limit)
+        self.compiles = device.type == "cuda"
         self._turns: WeakKeyDictionary[Rope, rope.Turns] = WeakKeyDictionary()
         if device.index:  # Triton launches on the thread's current device, by default the first one
             for operation in _OPERATIONS:
