@@ -397,6 +397,8 @@ def _load(request: _Request, forecast: MemoryForecast, placed: Placed, pairs: Se
     file, report = request.file, request.progress
     if not isinstance(forecast, Forecast | DividedForecast):
         return _load_with_llamacpp(file, forecast, placed.stages[0].ops, request.settings, report)
+    for ops in {stage.ops for stage in placed.stages}:
+        ops.tune()
     compiling = forecast.weight_bytes // 20 if any(stage.ops.compiles for stage in placed.stages) else 0
     everything = forecast.weight_bytes + compiling
 

@@ -473,6 +473,13 @@ class Backend(ABC):
         """
         return machine.available_memory() - promised
 
+    def tune(self) -> None:
+        """Choose the fastest forms of kernels, before the first weights are loaded.
+
+        That may take 20 seconds once on a machine.
+        """
+        return
+
     def is_lost(self, error: BaseException) -> bool:
         """Whether after `error` this process can compute nothing any more."""
         return False

@@ -13,7 +13,7 @@ from torch import Tensor
 from puna.gguf import GGMLType
 from puna.ops.backend import Backend
 from puna.ops.experts import ExpertNetworks, ExpertWeights
-from puna.ops.gpu import packed
+from puna.ops.gpu import packed, tuning
 from puna.ops.gpu.graphs import GraphRecorder
 from puna.ops.gpu.kernels import (
     activations,
@@ -50,6 +50,7 @@ class TritonBackend(TorchBackend):
     def __init__(self, device: torch.device, name: str = "", limit: int | None = None) -> None:
         super().__init__(device, name, limit)
         self.compiles = device.type == "cuda"
+        self._tuned = False
         self._turns: WeakKeyDictionary[Rope, rope.Turns] = WeakKeyDictionary()
         if device.index:  # Triton launches on the thread's current device, by default the first one
             for operation in _OPERATIONS:
@@ -58,6 +59,11 @@ class TritonBackend(TorchBackend):
     @property
     def kernels(self) -> str:
         return "triton"
+
+    def tune(self) -> None:
+        if self.compiles and not self._tuned:  # only before anything is recorded
+            self._tuned = True
+            tuning.tune(self.place)
 
     # --- weights and storage ---------------------------------------------------------------------------
 

@@ -99,11 +99,25 @@ TILES = (
 )
 
 
+#: Tiles that were chosen by measuring them, by the index of a GPU.
+_used: dict[int, Tiles] = {}
+
+
 def tiles_for(device: torch.device) -> Tiles:
     """Return the tiles of kernels on a device. The interpreter has those of the first."""
     if device.type == "cpu":
         return TILES[0]
-    return _tiles_of(torch.cuda.current_device() if device.index is None else device.index)
+    index = _index_of(device)
+    return _used.get(index) or _tiles_of(index)
+
+
+def use(device: torch.device, tiles: Tiles) -> None:
+    """Use other tiles on a GPU from now on, where no recording of kernels exists."""
+    _used[_index_of(device)] = tiles
+
+
+def _index_of(device: torch.device) -> int:
+    return torch.cuda.current_device() if device.index is None else device.index
 
 
 @cache
