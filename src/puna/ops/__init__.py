@@ -75,10 +75,12 @@ def backend_named(name: str) -> Backend:
 @cache
 def processor_backend() -> Backend:
     """Return the backend `cpu`; without kernels, `reference` with a warning."""
-    if not (problem := missing_kernels()):
+    try:
         return backend_named("cpu")
-    warnings.warn(f"{problem}, or set PUNA_OPS=reference to choose this", RuntimeWarning, stacklevel=3)
-    return backend_named("reference")
+    except ImportError as error:
+        problem = f"{_missing(error)}, or set PUNA_OPS=reference to choose this"
+        warnings.warn(problem, RuntimeWarning, stacklevel=3)
+        return backend_named("reference")
 
 
 @cache
@@ -89,11 +91,15 @@ def missing_kernels() -> str:
     try:
         import puna._native  # noqa: F401
     except ImportError as error:
-        return (
-            f"Puna's C++ kernels are missing ({error}), and plain numpy is many times slower; "
-            "'puna doctor' says how to get them"
-        )
+        return _missing(error)
     return ""
+
+
+def _missing(error: ImportError) -> str:
+    return (
+        f"Puna's C++ kernels are missing ({error}), and plain numpy is many times slower; "
+        "'puna doctor' says how to get them"
+    )
 
 
 def default_backend() -> Backend:

@@ -149,3 +149,13 @@ def test_single_and_joined_experts_stay_on_the_host(tmp_path: Path, device: torc
         assert first.gate.on_host
         assert first.down.on_host
         assert not second.up.on_host
+
+
+def test_a_gpus_backend_sets_the_processors_threads(device: torch.device) -> None:
+    ops = TorchBackend(device)
+    before = ops.host.threads()
+    try:
+        ops.set_threads(1)
+        assert ops.host.threads() == 1
+    finally:
+        ops.set_threads(before)

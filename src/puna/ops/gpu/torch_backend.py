@@ -93,6 +93,11 @@ class TorchBackend(Backend):
         unused = torch.cuda.memory_reserved(self.place) - torch.cuda.memory_allocated(self.place)
         return max(free + unused, 0)
 
+    def set_threads(self, count: int) -> None:
+        super().set_threads(count)
+        if count:  # of what stays on the host
+            self.host.set_threads(count)
+
     def is_lost(self, error: BaseException) -> bool:
         return isinstance(error, torch.AcceleratorError)  # an error of the device itself stays
 
