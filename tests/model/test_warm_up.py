@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from puna.model.placement import Stage
 from puna.model.warm_up import warm_up
 from puna.ops import Weight
 from puna.ops.reference import Reference
+from puna.ops.sampling import Draw
 from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 
 
@@ -22,7 +24,12 @@ class Compiling(Reference):
 
     compiles = True
 
+    def choose(self, rows: Sequence[Draw]) -> list[int | None]:
+        self.drawn += [row.temperature for row in rows]
+        return super().choose(rows)
+
     def __init__(self) -> None:
+        self.drawn: list[float] = []
         self.device = "GPU 0"  # type: ignore[misc]
         self.rows: list[int] = []
         self.fails = False
@@ -45,6 +52,7 @@ def test_loading_computes_a_prompt_and_a_step_and_says_how_far_it_is(path: Path)
         path, LoadSettings(batch_size=50), ops=ops, progress=lambda done, total: heard.append((done, total))
     )
     assert ops.rows == [40, 1, 5, 12, 16]
+    assert ops.drawn == [0, 1] * 5
     assert heard == sorted(heard)
     (total,) = {total for _, total in heard}
     assert heard[-1] == (total, total)

@@ -10,6 +10,7 @@ from typing import Final
 from puna.batch import Batch
 from puna.kvcache.types import KVTypes
 from puna.model.base import RunnableModel
+from puna.ops.sampling import Draw
 
 _log = logging.getLogger("puna.model")
 
@@ -58,7 +59,10 @@ def _compute(model: RunnableModel, types: KVTypes, rows: int) -> None:
         if rows == 1:
             batch.outputs = None  # as in decode steps
         cache.start_forward(batch)
-        compute = model.forward if model.generates else model.hidden
-        model.ops.numpy(compute(batch.on(model.ops), cache))
+        if not model.generates:
+            model.ops.numpy(model.hidden(batch.on(model.ops), cache))
+            return
+        logits = model.forward(batch.on(model.ops), cache)[0]
+        model.ops.choose([Draw(logits, temperature=0), Draw(logits, top_k=40, top_p=0.9)])
     finally:
         cache.close()
