@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import numpy as np
@@ -128,6 +129,35 @@ def test_a_pass_with_weights_on_the_host_is_recorded_in_segments() -> None:
     x.neg_()
     segments.run()
     assert torch.equal(result, compute(*there))
+
+
+class Cache:
+    """An object that only the collector of garbage can release."""
+
+    def __init__(self, released: list[str]) -> None:
+        self.itself = self
+        self.released = released
+
+    def __del__(self) -> None:
+        self.released.append("cache")
+
+
+def test_no_garbage_is_collected_during_a_recording() -> None:
+    """What a released cache calls would end the capture."""
+    released: list[str] = []
+    Cache(released)
+
+    def compute() -> Tensor:
+        objects = [[] for _ in range(100_000)]  # for which the collector would run
+        assert objects
+        assert not released
+        return torch.ones(1)
+
+    assert gc.isenabled()
+    Segments(Calls).record(compute)
+    assert gc.isenabled()
+    gc.collect()
+    assert released
 
 
 def test_a_recording_on_a_gpu_waits_for_its_parts_on_the_host(gpu: torch.device) -> None:

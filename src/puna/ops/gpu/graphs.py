@@ -6,9 +6,10 @@ with the host's parts between them.
 
 from __future__ import annotations
 
+import gc
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 import torch
@@ -62,16 +63,17 @@ class Segments:
 
         Raises `RuntimeError` if something in it waits for the device.
         """
-        self._begin()
-        try:
-            with interrupting(self):
-                result = compute()
-        except BaseException:
-            with suppress(RuntimeError):  # of a capture that has failed
-                self._open.end()
-            raise
-        self._end()
-        return result
+        with _uncollected():
+            self._begin()
+            try:
+                with interrupting(self):
+                    result = compute()
+            except BaseException:
+                with suppress(RuntimeError):  # of a capture that has failed
+                    self._open.end()
+                raise
+            self._end()
+            return result
 
     def interrupt(self, part: HostPart) -> None:
         self._end()
@@ -97,6 +99,18 @@ class Segments:
         for step in self._steps:
             if isinstance(step, HostPart):
                 step.spoil()
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Collect no garbage meanwhile: a cache that is released waits for the device."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 class GraphProgram:
