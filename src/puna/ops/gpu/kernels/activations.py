@@ -12,7 +12,6 @@ import triton.language as tl
 from torch import Tensor
 
 from puna.ops.gpu.kernels import elementary
-from puna.ops.gpu.kernels.early import early, follow
 from puna.ops.gpu.kernels.variant import Variant
 
 
@@ -72,7 +71,6 @@ def sigmoid_gate_of(x, gate):
 @triton.jit
 def _pointwise_kernel(x, y, result, count, FUNCTION: tl.constexpr, BLOCK: tl.constexpr):
     """Apply a function to x and y [count]; y may be None, and is x then."""
-    follow()
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < count
     first = tl.load(x + at, inside, 0.0)
@@ -85,7 +83,7 @@ def _pointwise(function: Any, x: Tensor, y: Tensor | None = None) -> Tensor:
     count = x.numel()
     if count:
         _pointwise_kernel[(triton.cdiv(count, TILE.numbers),)](
-            x, y, result, count, function, TILE.numbers, num_warps=TILE.warps, **early(x.device)
+            x, y, result, count, function, TILE.numbers, num_warps=TILE.warps
         )
     return result
 
@@ -125,7 +123,6 @@ def sigmoid(x: Tensor) -> Tensor:
 
 @triton.jit
 def _gate_rows_kernel(x, gate, result, width, BLOCK: tl.constexpr):
-    follow()
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     at, inside = row * width + column, column < width
@@ -140,13 +137,12 @@ def sigmoid_gate(x: Tensor, gate: Tensor) -> Tensor:
     if x.numel():
         width = x.shape[-1]
         grid = (len(x), triton.cdiv(width, TILE.numbers))
-        _gate_rows_kernel[grid](x, gate, result, width, TILE.numbers, num_warps=TILE.warps, **early(x.device))
+        _gate_rows_kernel[grid](x, gate, result, width, TILE.numbers, num_warps=TILE.warps)
     return result
 
 
 @triton.jit
 def _softplus_kernel(x, scale, result, width, BLOCK: tl.constexpr):
-    follow()
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     at, inside = tl.program_id(0).to(tl.int64) * width + column, column < width
     factor = tl.load(scale + column, inside, 0.0)
@@ -159,13 +155,12 @@ def softplus(x: Tensor, scale: Tensor) -> Tensor:
     if x.numel():
         width = x.shape[-1]
         grid = (len(x), triton.cdiv(width, TILE.numbers))
-        _softplus_kernel[grid](x, scale, result, width, TILE.numbers, num_warps=TILE.warps, **early(x.device))
+        _softplus_kernel[grid](x, scale, result, width, TILE.numbers, num_warps=TILE.warps)
     return result
 
 
 @triton.jit
 def _softcap_kernel(x, result, count, cap, BLOCK: tl.constexpr):
-    follow()
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < count
     numbers = tl.load(x + at, inside, 0.0)
@@ -178,7 +173,7 @@ def softcap(x: Tensor, cap: float) -> Tensor:
     count = x.numel()
     if count:
         _softcap_kernel[(triton.cdiv(count, TILE.numbers),)](
-            x, result, count, cap, TILE.numbers, num_warps=TILE.warps, **early(x.device)
+            x, result, count, cap, TILE.numbers, num_warps=TILE.warps
         )
     return result
 
@@ -188,7 +183,6 @@ def _temper_kernel(
     x, positions, width,
     SCALE: tl.constexpr, FLOOR_SCALE: tl.constexpr, FIRST: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    follow()
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     at, inside = row * width + column, column < width
@@ -208,15 +202,7 @@ def temper_(x: Tensor, positions: Tensor, scale: float, floor_scale: float, firs
         width = x[0].numel()
         grid = (len(x), triton.cdiv(width, TILE.numbers))
         _temper_kernel[grid](
-            x,
-            positions,
-            width,
-            float(scale),
-            float(floor_scale),
-            first,
-            TILE.numbers,
-            num_warps=TILE.warps,
-            **early(x.device),
+            x, positions, width, float(scale), float(floor_scale), first, TILE.numbers, num_warps=TILE.warps
         )
 
 
@@ -225,7 +211,6 @@ def _mix_kernel(
     x, mixture, result, width, size, INPUTS: tl.constexpr, OUTPUTS: tl.constexpr, BLOCK: tl.constexpr
 ):
     """Mix the rows of x [INPUTS, T, width] to result [OUTPUTS, T, width], of `size` numbers each."""
-    follow()
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     at, inside = row * width + column, column < width
@@ -248,16 +233,7 @@ def mix(x: Sequence[Tensor], mixture: Tensor) -> list[Tensor]:
     result = inputs.new_empty(outputs, rows, width)
     if result.numel():
         _mix_kernel[(rows, triton.cdiv(width, TILE.numbers))](
-            inputs,
-            mixture,
-            result,
-            width,
-            rows * width,
-            count,
-            outputs,
-            TILE.numbers,
-            num_warps=TILE.warps,
-            **early(inputs.device),
+            inputs, mixture, result, width, rows * width, count, outputs, TILE.numbers, num_warps=TILE.warps
         )
     return list(result)
 

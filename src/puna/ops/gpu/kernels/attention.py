@@ -23,7 +23,6 @@ from torch import Tensor
 
 from puna.gguf import GGMLType
 from puna.ops.gpu.kernels.cells import BF16, CODES, F32, Planes, number_at, read_tile
-from puna.ops.gpu.kernels.early import early, follow
 from puna.ops.gpu.kernels.variant import Variant
 
 _LOG2_E = 1.4426950408889634
@@ -123,14 +122,14 @@ def attention(
             q, key_codes, key_scales, value_codes, value_scales, cells, starts, counts, sinks, bias, places,
             partial, largest, sums, rows, scale / softcap if softcap else scale * _LOG2_E, softcap,
             0 if bias is None else bias.shape[1] // 2, slots,
-            **constants, CAPPED=softcap != 0, num_warps=part.warps, num_stages=part.stages, **early(q.device),
+            **constants, CAPPED=softcap != 0, num_warps=part.warps, num_stages=part.stages,
         )  # fmt: skip
     if chosen.splits > 1:
         width = min(triton.next_power_of_2(value_dim), _COMBINED)
         _combine[(heads, rows, triton.cdiv(value_dim, width))](
             partial, largest, sums, starts, counts, sinks, result,
             HEADS=heads, VALUE_DIM=value_dim, BLOCK=chosen.block, SPLITS=chosen.splits, LEAST=chosen.least,
-            COLUMNS=width, num_warps=4, **early(q.device),
+            COLUMNS=width, num_warps=4,
         )  # fmt: skip
     return result
 
@@ -350,7 +349,6 @@ def _tiles(
     row. The keys' first REST numbers are read apart. Two launches may share the work: of tiles of SHARING
     rows, one with ROWS 1 computes the runs of single rows, and one with ROWS as large the others.
     """
-    follow()
     GROUP: tl.constexpr = HEADS // KV_HEADS
     # Prompts' later rows see more cells: they are started first.
     tile = tl.num_programs(2) - 1 - tl.program_id(2)
@@ -627,7 +625,6 @@ def _combine(
     LEAST: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Add up what the splits of a row's cells found, for COLUMNS values of one head."""
-    follow()
     head, row = tl.program_id(0), tl.program_id(1)
     start, count = tl.load(starts + row), tl.load(counts + row)
     at = (row.to(tl.int64) * HEADS + head) * SPLITS

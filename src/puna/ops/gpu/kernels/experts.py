@@ -17,7 +17,6 @@ from torch import Tensor
 
 from puna.ops.experts import ACTIVATIONS
 from puna.ops.gpu.kernels import activations
-from puna.ops.gpu.kernels.early import early, follow
 from puna.ops.gpu.kernels.matmul import (
     FEW_ROWS,
     ExpertGroups,
@@ -75,15 +74,7 @@ def experts(
     out = torch.empty((len(x), back.shape[1]), device=x.device)
     if out.numel():
         _combine[(len(x), -(-back.shape[1] // _COMBINED))](
-            back,
-            weights,
-            out,
-            back.shape[1],
-            used,
-            WEIGHTED=not scale_inputs,
-            BLOCK=_COMBINED,
-            num_warps=4,
-            **early(x.device),
+            back, weights, out, back.shape[1], used, WEIGHTED=not scale_inputs, BLOCK=_COMBINED, num_warps=4
         )
     return out
 
@@ -118,9 +109,7 @@ def group(chosen: Tensor, count: int) -> ExpertGroups:
         tiles = torch.empty((most, 3), dtype=torch.int32, device=chosen.device)
         if total:
             block = max(16, triton.next_power_of_2(max(total, most)))
-            _group[(1,)](
-                flat, pairs, tiles, total, most, SIZE=size, BLOCK=block, num_warps=8, **early(chosen.device)
-            )
+            _group[(1,)](flat, pairs, tiles, total, most, SIZE=size, BLOCK=block, num_warps=8)
         return ExpertGroups(flat, pairs, tiles, size, used, count, few)
     ordered, pairs = torch.sort(flat, stable=True)
     numbers = torch.arange(count + 1, dtype=flat.dtype, device=flat.device)
@@ -145,7 +134,7 @@ def _activated(gates: Tensor, risen: Tensor, activation: str, form: torch.dtype)
         name = {torch.float32: "float", torch.float16: "half", torch.bfloat16: "parts"}[form]
         _activate[(rows,)](
             gates, risen, prepared.values, prepared.factors, rows, columns, width, ACTIVATION=activation,
-            FORM=name, BLOCK=block, num_warps=4, **early(risen.device),
+            FORM=name, BLOCK=block, num_warps=4,
         )  # fmt: skip
     return prepared
 
@@ -157,7 +146,6 @@ _ACTIVATED = 4096
 @triton.jit
 def _group(chosen, pairs, tiles, total, most, SIZE: tl.constexpr, BLOCK: tl.constexpr):
     """Sort up to BLOCK pairs by their experts, and cut each expert's into tiles of SIZE."""
-    follow()
     i = tl.arange(0, BLOCK)
     expert = tl.load(chosen + i, mask=i < total, other=0x7FFFFFFF)  # the others come last
     smaller = expert[None, :] < expert[:, None]
@@ -192,7 +180,6 @@ def _activate(
     BLOCK: tl.constexpr,
 ):
     """Write the activation of a row in a form that `prepare` describes."""
-    follow()
     row = tl.program_id(0).to(tl.int64)
     places = tl.arange(0, BLOCK)
     scale = 1.0
@@ -237,7 +224,6 @@ def _activation(gates, risen, row, at, columns, ACTIVATION: tl.constexpr):
 @triton.jit
 def _combine(back, weights, out, columns, used, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr):
     """Add up the results of a token's experts, in the order in which it chose them."""
-    follow()
     token = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     total = tl.zeros([BLOCK], tl.float32)

@@ -35,12 +35,6 @@ def tiles_in_chunk(bits):
     return 8 if bits in (2, 3, 5, 6) else 4
 
 
-@constexpr_function
-def words_in_chunk(bits):
-    """Return the numbers of 16 bits that a chunk of codes has in its main plane."""
-    return {16: 128, 8: 64, 6: 64, 5: 64}.get(bits, 32)
-
-
 @triton.jit
 def tile(
     codes,

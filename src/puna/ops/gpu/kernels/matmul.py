@@ -33,7 +33,6 @@ import triton.language as tl
 from torch import Tensor
 
 from puna.gguf import GGMLType
-from puna.ops.gpu.kernels.early import early, fetch_chunks, follow
 from puna.ops.gpu.kernels.formats import INTERPRETED, tile, tiles_in_chunk
 from puna.ops.gpu.kernels.tiles import TILES, FewTiles, ManyTiles, Tiles, tiles_for
 from puna.ops.gpu.kernels.variant import Variant
@@ -113,7 +112,7 @@ def prepare(x: Tensor, form: torch.dtype) -> PreparedRows:
         block = min(triton.next_power_of_2(width), _PREPARED_COLUMNS)
         _prepare[(rows,)](
             x, prepared.values, prepared.factors, rows, columns, width, HALF=form is torch.float16,
-            BLOCK=block, num_warps=8, **early(x.device),
+            BLOCK=block, num_warps=8,
         )  # fmt: skip
     return prepared
 
@@ -187,7 +186,6 @@ def unpack_rows(weight: PackedMatrix, tokens: Tensor) -> Tensor:
         _unpack[(len(tokens), weight.chunks)](
             *weight.planes(), tokens, out, 0, len(tokens), weight.rows, weight.chunks, weight.columns,
             weight.columns, GATHERED=True, ROWS=1, OUT=tl.float32, **_constants(weight), num_warps=1,
-            **early(tokens.device),
         )  # fmt: skip
     return out
 
@@ -205,7 +203,6 @@ def unpack_matrix(weight: PackedMatrix, begin: int, end: int) -> Tensor:
     _unpack[(-(-(end - begin) // _UNPACKED_MATRIX_ROWS), weight.chunks)](
         *weight.planes(), weight.codes, out, begin, end - begin, weight.rows, weight.chunks, width, width,
         GATHERED=False, ROWS=_UNPACKED_MATRIX_ROWS, OUT=tl.float16, **_constants(weight), num_warps=4,
-        **early(out.device),
     )  # fmt: skip
     return out
 
@@ -238,7 +235,7 @@ def _add_up(parts: Tensor, out: Tensor) -> None:
     """Write the sums of parts [splits, ...] to `out`, which may be the only part."""
     if parts.data_ptr() != out.data_ptr():
         _add_parts[(-(-out.numel() // _ADDED),)](
-            parts, out, out.numel(), SPLITS=len(parts), BLOCK=_ADDED, num_warps=4, **early(out.device)
+            parts, out, out.numel(), SPLITS=len(parts), BLOCK=_ADDED, num_warps=4
         )
 
 
@@ -264,15 +261,14 @@ def _multiply_few(
     count, rows = out.shape
     tiles = tiles_for(out.device).for_few(weight.format)
     shared = splits(rows, weight.chunks // tiles.ways, tiles, 1 if groups is None else groups.share)
-    target, started = _parts_of(out, shared), early(out.device)
-    fetched = bool(started) and weight.codes.data_ptr() % 16 == 0
+    target = _parts_of(out, shared)
     size = groups.size if groups else few_tokens(x.rows, out.device)
     _few_rows[(-(-rows // tiles.rows), shared, 1 if groups is None else len(groups.tiles))](
         x.values, x.factors, *weight.planes(), out if bias is None else bias, target, *_grouped(groups, out),
         count, rows, weight.rows, weight.chunks, x.width, x.rows * x.width,
         **_constants(weight), **_group_constants(groups), PARTS=_parts(weight),
         BIAS=bias is not None, SPLITS=shared, N=tiles.rows, M=size, WAYS=tiles.ways,
-        EARLY=fetched, num_warps=tiles.ways, num_stages=tiles.stages, **started,
+        num_warps=tiles.ways, num_stages=tiles.stages,
     )  # fmt: skip
     _add_up(target, out)
 
@@ -298,7 +294,7 @@ def _multiply_many(
         x.values, x.factors, *weight.planes(), out if bias is None else bias, target, *_grouped(groups, out),
         count, rows, weight.rows, weight.chunks, x.width, x.rows * x.width,
         **_constants(weight), **_group_constants(groups), PARTS=_parts(weight), BIAS=bias is not None,
-        N=tiles.rows, M=size, num_warps=tiles.warps, num_stages=tiles.stages, **early(out.device),
+        N=tiles.rows, M=size, num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
     _add_up(target, out)
 
@@ -320,7 +316,7 @@ def _multiply_dense(
         x.values, x.factors, values, weight.factors[begin:], out if bias is None else bias[begin:],
         out[:, begin:], x.rows, rows, values.shape[1], x.width, weight.rows, x.rows * x.width,
         PARTS=parts, BIAS=bias is not None, N=tiles.rows, M=tiles.tokens, num_warps=tiles.warps,
-        num_stages=tiles.stages, **early(out.device),
+        num_stages=tiles.stages,
     )  # fmt: skip
 
 
@@ -339,7 +335,6 @@ def _multiply_exactly(
         _exact_few_rows[(-(-rows // _EXACT_ROWS), count)](
             *arguments, *_grouped(groups, out)[2:], groups.chosen if groups else out, *sizes,
             **_group_constants(groups), BIAS=bias is not None, N=_EXACT_ROWS, K=_EXACT_COLUMNS, num_warps=4,
-            **early(out.device),
         )  # fmt: skip
     else:
         tiles = tiles_for(out.device).exact
@@ -347,7 +342,6 @@ def _multiply_exactly(
         _exact_many_rows[(-(-rows // tiles.rows), len(groups.tiles) if groups else -(-count // size))](
             *arguments, *_grouped(groups, out), *sizes, **_group_constants(groups), BIAS=bias is not None,
             N=tiles.rows, M=size, K=32, num_warps=tiles.warps, num_stages=tiles.stages,
-            **early(out.device),
         )  # fmt: skip
 
 
@@ -395,7 +389,6 @@ def two_parts(x):
 @triton.jit
 def _prepare(x, values, factors, rows, columns, width, HALF: tl.constexpr, BLOCK: tl.constexpr):
     """Write a row as 16-bit numbers [width], padded by zeros."""
-    follow()
     row = tl.program_id(0).to(tl.int64)
     places = tl.arange(0, BLOCK)
     scale = 1.0
@@ -469,16 +462,9 @@ def _few_rows(
     N: tl.constexpr,
     M: tl.constexpr,
     WAYS: tl.constexpr,
-    EARLY: tl.constexpr,
 ):
     """Multiply up to M rows of x by N rows of weights. Chunk i is multiplied in way i % WAYS."""
     split = tl.program_id(1)
-    if EARLY and not GROUPED:
-        # While the kernel before ends, the first weights come to the L2 cache.
-        ahead = tl.minimum(tl.program_id(0) * N + tl.arange(0, N), rows - 1).to(tl.int64)
-        first_chunk = split * tl.cdiv(tl.cdiv(chunks, WAYS), SPLITS) * WAYS
-        fetch_chunks(codes, ahead, first_chunk, chunks, BITS, WAYS)
-    follow()
     source, target, present, expert = _rows_of_tile(pairs, tiles, share, tokens, tl.program_id(2), M, GROUPED)
     n = tl.program_id(0) * N + tl.arange(0, N)
     k = tl.arange(0, 32)
@@ -520,7 +506,6 @@ def _few_rows(
 @triton.jit
 def _add_parts(parts, out, size, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
     """Add the sums [SPLITS, size] of programs that shared the columns, in order."""
-    follow()
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = at < size
     total = tl.load(parts + at, mask=inside)
@@ -565,7 +550,6 @@ def _many_rows(
 
     The programs of the last axis share the columns, and each writes its sums.
     """
-    follow()
     split = tl.program_id(2)
     source, target, present, expert = _rows_of_tile(pairs, tiles, share, tokens, tl.program_id(1), M, GROUPED)
     n = tl.program_id(0) * N + tl.arange(0, N)
@@ -620,7 +604,6 @@ def _dense(
     M: tl.constexpr,
 ):
     """Multiply M rows of x by N rows of 16-bit weights [rows, values_width]."""
-    follow()
     K: tl.constexpr = 64
     row_tiles = tl.cdiv(rows, N)
     token_tiles = tl.cdiv(tokens, M)
@@ -671,7 +654,6 @@ def _exact_few_rows(
     K: tl.constexpr,
 ):
     """Multiply a row of x by N rows of float32 weights [rows, width]."""
-    follow()
     n = tl.program_id(0) * N + tl.arange(0, N)
     target = tl.program_id(1).to(tl.int64)
     k = tl.arange(0, K)
@@ -714,7 +696,6 @@ def _exact_many_rows(
     K: tl.constexpr,
 ):
     """Multiply M rows of x by N rows of float32 weights [rows, width], in float32."""
-    follow()
     source, target, present, expert = _rows_of_tile(pairs, tiles, share, tokens, tl.program_id(1), M, GROUPED)
     n = tl.program_id(0) * N + tl.arange(0, N)
     k = tl.arange(0, K)
@@ -757,7 +738,6 @@ def _unpack(
     OUT: tl.constexpr,
 ):
     """Write a chunk of ROWS rows: those that `tokens` names, times their factors, or those from `begin`."""
-    follow()
     n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     chunk = tl.program_id(1)
     k = tl.arange(0, 32)
@@ -889,7 +869,7 @@ def _variant(
     floats = ("x_factors", "factors", "bias", "out", "pair_scales")
     constants = {
         "BITS": form.bits, "SCALES": form.scales, "LEVELS": form.levels, "PTX": tiles is not TILES[-1],
-        "BIAS": True, "EARLY": True, **constants,
+        "BIAS": True, **constants,
     }  # fmt: skip
     names = kernel.arg_names
     signature = {

@@ -14,7 +14,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from puna.ops.gpu.kernels.early import early, follow
 from puna.ops.gpu.kernels.variant import Variant
 
 
@@ -44,7 +43,6 @@ def _norm_kernel(
     CENTRED: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Normalise rows [rows, WIDTH]; row r has the weights and biases of group r % groups."""
-    follow()
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, COLUMNS)
     inside = (row < rows)[:, None] & (column < WIDTH)[None, :]
@@ -93,7 +91,7 @@ def _normed(
     if rows:
         _norm_kernel[(triton.cdiv(rows, tile.rows),)](
             x, residual, weight, bias, total, normed, rows, weight.numel() // width, eps, centred,
-            width, tile.rows, tile.columns, num_warps=tile.warps, **early(x.device),
+            width, tile.rows, tile.columns, num_warps=tile.warps,
         )  # fmt: skip
     return total, normed
 
@@ -102,7 +100,6 @@ def _normed(
 def _match_rms_kernel(
     x, like, result, rows, floor, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):  # fmt: skip
-    follow()
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, COLUMNS)
     inside = (row < rows)[:, None] & (column < WIDTH)[None, :]
@@ -122,16 +119,7 @@ def match_rms(x: Tensor, like: Tensor, floor: float) -> Tensor:
     result = torch.empty_like(x)
     if rows:
         _match_rms_kernel[(triton.cdiv(rows, tile.rows),)](
-            x,
-            like,
-            result,
-            rows,
-            floor,
-            width,
-            tile.rows,
-            tile.columns,
-            num_warps=tile.warps,
-            **early(x.device),
+            x, like, result, rows, floor, width, tile.rows, tile.columns, num_warps=tile.warps
         )
     return result
 
@@ -140,7 +128,6 @@ def match_rms(x: Tensor, like: Tensor, floor: float) -> Tensor:
 def _above_kernel(
     x, result, rows, deviations, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):  # fmt: skip
-    follow()
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, COLUMNS)
     inside = (row < rows)[:, None] & (column < WIDTH)[None, :]
@@ -159,15 +146,7 @@ def above(x: Tensor, deviations: float) -> Tensor:
     result = torch.empty_like(x)
     if rows:
         _above_kernel[(triton.cdiv(rows, tile.rows),)](
-            x,
-            result,
-            rows,
-            deviations,
-            width,
-            tile.rows,
-            tile.columns,
-            num_warps=tile.warps,
-            **early(x.device),
+            x, result, rows, deviations, width, tile.rows, tile.columns, num_warps=tile.warps
         )
     return result
 

@@ -19,7 +19,6 @@ import triton.language as tl
 from torch import Tensor
 
 from puna.ops.gpu.kernels import elementary
-from puna.ops.gpu.kernels.early import early, follow
 from puna.ops.gpu.kernels.variant import Variant
 
 if TYPE_CHECKING:
@@ -62,7 +61,6 @@ def _rope_kernel(
     PAIRS_TILE: tl.constexpr,
 ):  # fmt: skip
     """Rotate some heads of a row of x [T, heads, width] by a position on each of AXES axes."""
-    follow()
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * HEADS_TILE + tl.arange(0, HEADS_TILE)
     pair = tl.arange(0, PAIRS_TILE)
@@ -115,7 +113,7 @@ def rope_(x: Tensor, positions: Tensor, turns: Turns) -> None:
     axes = 1 if positions.dim() == 1 else positions.shape[1]
     _rope_kernel[(rows, triton.cdiv(heads, tile.heads))](
         x, positions, turns.frequencies, None if axes == 1 else turns.axes, heads, width, turns.magnitude,
-        axes, turns.neox, pairs, tile.heads, tile.pairs, num_warps=tile.warps, **early(x.device),
+        axes, turns.neox, pairs, tile.heads, tile.pairs, num_warps=tile.warps,
     )  # fmt: skip
 
 

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from puna.gguf import GGMLType
 from puna.ops.gpu.kernels.cells import BF16, CODES, Q4_0, Q8_0, Planes
-from puna.ops.gpu.kernels.early import early, follow
 from puna.ops.gpu.kernels.variant import Variant
 
 #: Numbers that a program stores or reads: eight for each thread of four warps, two loads of 16 bytes.
@@ -30,14 +29,7 @@ def store_rows(target: Planes, cells: Tensor, rows: Tensor) -> None:
         kernel = _store_blocks if kind.is_quantized else _store_numbers
         given = (_bits(codes, kind), *([] if scales is None else [scales.view(torch.int16)]))
         kernel[(count, triton.cdiv(size, _NUMBERS))](
-            *given,
-            cells,
-            rows,
-            SIZE=size,
-            KIND=int(kind),
-            NUMBERS=_NUMBERS,
-            num_warps=_WARPS,
-            **early(rows.device),
+            *given, cells, rows, SIZE=size, KIND=int(kind), NUMBERS=_NUMBERS, num_warps=_WARPS
         )
 
 
@@ -49,7 +41,7 @@ def load_rows(source: Planes, rows: Tensor) -> Tensor:
     if result.numel():
         _load[(len(rows), triton.cdiv(heads * dim, _NUMBERS))](
             _bits(codes, kind), scales, rows, result,
-            SIZE=heads * dim, KIND=int(kind), NUMBERS=_NUMBERS, num_warps=_WARPS, **early(rows.device),
+            SIZE=heads * dim, KIND=int(kind), NUMBERS=_NUMBERS, num_warps=_WARPS,
         )  # fmt: skip
     return result
 
@@ -62,7 +54,6 @@ def _bits(codes: Tensor, kind: GGMLType) -> Tensor:
 @triton.jit
 def _store_numbers(codes, cells, rows, SIZE: tl.constexpr, KIND: tl.constexpr, NUMBERS: tl.constexpr):
     """Store NUMBERS of one row of SIZE."""
-    follow()
     row = tl.program_id(0).to(tl.int64)
     cell = tl.load(cells + row).to(tl.int64)
     at = tl.program_id(1) * NUMBERS + tl.arange(0, NUMBERS)
@@ -78,7 +69,6 @@ def _store_numbers(codes, cells, rows, SIZE: tl.constexpr, KIND: tl.constexpr, N
 @triton.jit
 def _store_blocks(codes, scales, cells, rows, SIZE: tl.constexpr, KIND: tl.constexpr, NUMBERS: tl.constexpr):
     """Quantise NUMBERS of one row of SIZE in blocks of 32; scales are the bits of float16, as int16."""
-    follow()
     row = tl.program_id(0).to(tl.int64)
     cell = tl.load(cells + row).to(tl.int64)
     block = tl.program_id(1) * (NUMBERS // 32) + tl.arange(0, NUMBERS // 32)
@@ -124,7 +114,6 @@ def _codes_of(numbers, step, KIND: tl.constexpr):
 @triton.jit
 def _load(codes, scales, rows, result, SIZE: tl.constexpr, KIND: tl.constexpr, NUMBERS: tl.constexpr):
     """Read NUMBERS of one row of SIZE as float32."""
-    follow()
     row = tl.program_id(0).to(tl.int64)
     cell = tl.load(rows + row).to(tl.int64)
     at = tl.program_id(1) * NUMBERS + tl.arange(0, NUMBERS)
