@@ -211,7 +211,8 @@ class Replay:
                     carried = piece.handed_on(result)
         except Exception as error:
             logits = self._evaluate(batch)
-            self._give_up(kind, f"{type(error).__name__}: {error}")  # the usual pass did not raise it
+            # The usual pass did not raise it.
+            self._give_up(kind, f"{type(error).__name__}: {error}", logging.WARNING)
             return logits
         if any(piece.program is not None for piece in pieces):
             self._steps[kind] = _Step(kind, pieces)
@@ -238,16 +239,18 @@ class Replay:
         if replayed is not None and np.array_equal(replayed.view(np.int32), expected.view(np.int32)):
             step.proven = True
         else:
-            self._give_up(step.kind, f"a replayed pass differs from the model's: {complaint}")
+            reason = f"a replayed pass differs from the model's: {complaint}"
+            self._give_up(step.kind, reason, logging.WARNING)
         return logits
 
-    def _give_up(self, kind: _Kind, reason: str) -> None:
+    def _give_up(self, kind: _Kind, reason: str, level: int = logging.INFO) -> None:
+        """Record no steps of this kind any more; the log says why: as a warning, if that is a defect."""
         name = type(self._model).__name__
         if not kind.adapted:
-            log.debug("%s runs without replay: %s", name, reason)
+            log.log(level, "%s runs without replay: %s", name, reason)
             self.close()
             return
-        log.debug("%s with adapters runs without replay: %s", name, reason)
+        log.log(level, "%s with adapters runs without replay: %s", name, reason)
         self._adapts = False
         self._steps = {other: step for other, step in self._steps.items() if not other.adapted}
 

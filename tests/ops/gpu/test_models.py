@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import torch
 
+from puna.batch import Batch
+from puna.engine.executor import Replay
 from puna.model.load import LoadedModel, load_model
 from puna.ops import Backend, backend_named
 from puna.ops.gpu.torch_backend import TorchBackend
@@ -100,3 +102,21 @@ def test_steps_of_a_model_divided_with_the_processor_are_replayed(
     found = our_log_probabilities(loaded, tokens, [25, 1, 14])
     expected = our_log_probabilities(load_model(path, ops=processor), tokens, [25, 1, 14])
     assert (found - expected).abs().max() < 1e-2
+
+
+@pytest.mark.parametrize("rows", [1, 3, 8, 17, 64])
+def test_steps_of_decoding_are_replayed_on_a_gpu(rows: int, device: torch.device, tmp_path: Path) -> None:
+    if device.type != "cuda":
+        pytest.skip("set PUNA_GPU_DEVICE=cuda on a machine with a GPU")
+    ours = load_model(tiny_llama_gguf(tmp_path / "llama.gguf", TinyLlama()), ops=TritonBackend(device))
+    cache = ours.make_cache(sequences=rows, context=64)
+    replay = Replay(ours.model, cache)
+    replayed = 0
+    for position in range(8):
+        batch = Batch.of([3] * rows, [position] * rows, list(range(rows)), list(range(rows)))
+        batch.outputs = None
+        cache.start_forward(batch)
+        replay.forward(batch)
+        replayed = sum(step.proven for step in replay._steps.values())
+    assert replayed == 1
+    cache.close()
