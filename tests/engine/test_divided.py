@@ -131,5 +131,8 @@ def test_each_row_has_its_own_adapters_on_both_devices(
     assert whole.adapters is not None
     uses = ((0, 1.0), (1, 0.5))
     assert parts.adapters.identity(uses) == whole.adapters.identity(uses), "saved prompts are found again"
+    of_layers = [parts.adapters._row_scales[f"blk.{layer}.attn_v.weight"] for layer in range(3)]
+    first, other = parts.model.stages  # type: ignore[attr-defined]
+    assert of_layers == [first.row_scales, other.row_scales, other.row_scales]
     [gpu] = use_gpus(monkeypatch, PLENTY)
     check_mixed((divided(path, [2], [gpu, processor], adapters=files), merged))
