@@ -20,6 +20,8 @@ from puna.options import Placement
 from puna.runner.process import _loaded
 from tests.stand_in_gpus import memory_for, use_gpus
 from tests.tiny.bert import TinyBert, tiny_bert_gguf
+from tests.tiny.decoders import tiny_decoder_gguf
+from tests.tiny.gemmas import TinyGemma3n
 from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 
 LAYERS = 6
@@ -139,6 +141,29 @@ def test_models_that_cannot_be_divided_are_on_one_device(
     assert loaded.warnings == ("its layers cannot be divided, so that all are on GPU 0",)
     use_gpus(monkeypatch, 100_000)
     assert set(layers_of(placed(path))) == {"CPU"}
+
+
+def test_a_model_is_cut_where_that_is_possible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tiny_decoder_gguf(tmp_path / "gemma3n.gguf", TinyGemma3n())
+    with open_gguf(path) as file:
+        *cuts, count = Forecast(file).places_to_cut()
+    assert 1 <= cuts[-1] < count - 1, "later layers use keys of earlier ones"
+    use_gpus(monkeypatch, PLENTY)
+    loaded = placed(path, num_gpu=count - 1)
+    assert layers_of(loaded) == {"GPU 0": cuts[-1], "CPU": count - cuts[-1]}
+    monkeypatch.setattr(Forecast, "places_to_cut", lambda self: [2, count])
+    none = placed(path, num_gpu=1)
+    assert layers_of(none) == {"CPU": count}
+    assert none.warnings == ("it cannot be divided before layer 2",)
+
+
+def test_a_context_must_fit_although_none_was_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tiny_llama_gguf(tmp_path / "llama.gguf", TinyLlama(layers=LAYERS, context=8192))
+    [gpu] = use_gpus(monkeypatch, PLENTY)
+    with open_gguf(path) as file:
+        weights = Forecast(file, ops=gpu).table(context=0, parallel=1, batch=512).host
+    use_gpus(monkeypatch, weights + 1000)
+    assert layers_of(load_model(path)) != {"GPU 0": LAYERS}, "there would be no room for a cache"
 
 
 def test_a_model_for_the_gpu_alone_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

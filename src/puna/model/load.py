@@ -41,7 +41,7 @@ from puna.model.memory import (
     is_of_images,
     no_tensor,
 )
-from puna.model.placement import Devices, DividedForecast, Placed, Stage, placements
+from puna.model.placement import Devices, DividedForecast, Placed, Stage, placements, sizes_on_gpu
 from puna.model.pooling import Pooling, read_pooling, read_ranking
 from puna.model.warm_up import SHORT_ROWS, warm_up
 from puna.ops import (
@@ -279,6 +279,7 @@ class _Request:
             fitting = sys.maxsize if unknown else 0  # not asked
             problem = gpu_problem() if settings.placement.num_gpu > 0 else ""
             warning = f"the processor computes this model: {problem}" if problem else ""
+            # How many layers there are matters to stages that are divided only.
             yield Placed((Stage(others[0], 0, 0),), fitting, warning=warning)
             return
         yield from placements(
@@ -371,7 +372,8 @@ def _admit(request: _Request, forecast: MemoryForecast, ops: Backend) -> list[Pa
     `ops` is the backend of the first layers.
     """
     file, settings, adapters = request.file, request.settings, request.adapters
-    needs = forecast.table(**request.sizes)
+    sizes = request.sizes if ops.device == Backend.device else sizes_on_gpu(request.sizes, forecast)
+    needs = forecast.table(**sizes)
     check_count(adapters)
     draft_bytes, free = request.draft_bytes(ops), ops.available_memory(settings.reserved)
     counted = request.adapter_bytes()

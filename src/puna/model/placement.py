@@ -239,13 +239,15 @@ def placements(
                 best = _divided(gpus, host, rooms, places)
                 fitting = sum(len(stage) for stage in best if stage.is_on_gpu)
                 yield placed(stages, fitting, _shortage(stages, wanted, limit))
-    if host is not None:
-        yield placed([Stage(host, 0, count)], 0)
-    else:
+    if host is None:
         yield placed([Stage(gpus[0], 0, count)], count)
+    elif divisible and limit < places[0]:
+        yield placed([Stage(host, 0, count)], 0, f"it cannot be divided before layer {places[0]}")
+    else:
+        yield placed([Stage(host, 0, count)], 0)
 
 
-def sizes_on_gpu(sizes: Mapping[str, int], forecast: Forecast) -> dict[str, int]:
+def sizes_on_gpu(sizes: Mapping[str, int], forecast: MemoryForecast) -> dict[str, int]:
     """Return `sizes` with a short context that must fit if none was chosen yet."""
     context = min(forecast.trained_context or UNSTATED_CONTEXT, UNSTATED_CONTEXT)
     return dict(sizes) if sizes["context"] else {**sizes, "context": context, "parallel": 1}
@@ -307,12 +309,13 @@ def _divided(
     Experts of the first layers are left to the processor before whole layers are. What was `tried` took more
     memory than was expected.
     """
-    count, wanted = places[-1], max(place for place in places if place <= max(room.most for room in rooms))
+    count, most = places[-1], max(room.most for room in rooms)
+    wanted = max((place for place in places if place <= most), default=0)
     spared = range(count + 1) if host is not None and any(map(any, (room.experts for room in rooms))) else [0]
     for host_experts in spared:
         ends = ends_of_stages(rooms, places, host_experts)
         stages = _stages(gpus, host, ends, host_experts, count)
-        if ends[-1] == wanted and stages not in tried:
+        if 0 < ends[-1] == wanted and stages not in tried:
             return stages
     if ends[-1] == count:  # at least the last layers have to be elsewhere
         ends = ends_of_stages([replace(room, most=places[-2]) for room in rooms], places, host_experts)
