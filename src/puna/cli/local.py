@@ -139,6 +139,7 @@ def describe_memory(table: MemoryTable, available: int) -> str:
     ]
     ends = [
         f"Activations for {table.batch} tokens: {progress.size(table.activations)}",
+        *(f"Activations on {device}: {progress.size(count)}" for device, count in table.beside),
         f"Bookkeeping: {progress.size(table.bookkeeping)}",
         f"Tokenizer: {progress.size(table.tokenizer)}",
         f"Process: {progress.size(table.process)}",
