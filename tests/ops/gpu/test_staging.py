@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from puna.ops.gpu import staging
-from puna.ops.gpu.torch_backend import DeviceIndexBuffer
+from puna.ops.gpu.torch_backend import DeviceBuffer
 
 
 def test_ranges_of_indices_are_uploaded_and_nothing_else(device: torch.device) -> None:
-    buffer = DeviceIndexBuffer((4, 1000), device)
+    buffer = DeviceBuffer((4, 1000), device)
     buffer.host[:] = np.arange(4000).reshape(4, 1000)
     ranges = [(0, 1), (999, 1002), (1500, 1500), (1600, 3000), (3998, 4000)]  # few entries, none, and many
     buffer.upload(ranges)
