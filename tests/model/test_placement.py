@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from puna.cli.manage import processor
 from puna.engine.engine import Engine
@@ -15,7 +18,7 @@ from puna.gguf import open_gguf
 from puna.model.load import LoadedModel, LoadSettings, load_model, planned_forecast
 from puna.model.memory import Forecast, experts_before
 from puna.model.placement import Devices, Room, Stage, ends_of_stages, placements
-from puna.ops import default_backend
+from puna.ops import Weight, default_backend
 from puna.options import Placement
 from puna.runner.process import _loaded
 from tests.stand_in_gpus import memory_for, use_gpus
@@ -164,6 +167,30 @@ def test_a_context_must_fit_although_none_was_chosen(tmp_path: Path, monkeypatch
         weights = Forecast(file, ops=gpu).table(context=0, parallel=1, batch=512).host
     use_gpus(monkeypatch, weights + 1000)
     assert layers_of(load_model(path)) != {"GPU 0": LAYERS}, "there would be no room for a cache"
+
+
+def test_fewer_layers_are_tried_when_memory_ends_while_loading(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_gpus(monkeypatch, PLENTY)
+    [gpu] = use_gpus(monkeypatch, memory_for(path, 5, SETTINGS))
+    pack: Any = gpu._converted  # type: ignore[attr-defined]
+    left = [600_000]  # bytes, fewer than it says
+
+    def converted(weight: Weight) -> Any:
+        packed = pack(weight)
+        left[0] -= packed.nbytes
+        if left[0] < 0:
+            left[0] += packed.nbytes
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        weakref.finalize(packed, lambda size=packed.nbytes: left.__setitem__(0, left[0] + size))
+        return packed
+
+    monkeypatch.setattr(gpu, "_converted", converted)
+    loaded = placed(path)
+    assert 0 < loaded.layers_on_gpu < 5
+    (warning,) = loaded.warnings
+    assert warning.endswith(f"GPU 0 had memory for {loaded.layers_on_gpu} of {LAYERS}")
 
 
 def test_a_model_for_the_gpu_alone_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,12 +32,12 @@ class Compiling(Reference):
         self.drawn: list[float] = []
         self.device = "GPU 0"  # type: ignore[misc]
         self.rows: list[int] = []
-        self.fails = False
+        self.failure: Exception | None = None
 
     def embedding(self, tokens: NDArray, weight: Weight) -> NDArray:
         self.rows.append(len(tokens))
-        if self.fails:
-            raise ValueError("no such kernel")
+        if self.failure is not None:
+            raise self.failure
         return super().embedding(tokens, weight)
 
 
@@ -70,12 +70,19 @@ def test_long_passes_are_left_out_where_the_processor_takes_part(path: Path) -> 
 
 def test_failures_are_left_to_requests(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     ops, heard = Compiling(), []
-    ops.fails = True
+    ops.failure = ValueError("no such kernel")
     with caplog.at_level(logging.INFO, "puna.model"):
         load_model(path, ops=ops, progress=lambda done, total: heard.append((done, total)))
     assert ops.rows == [40]
     assert heard[-1][0] == heard[-1][1]
     assert "a pass that compiles kernels failed" in caplog.text
+
+
+def test_a_lack_of_memory_is_an_error_of_loading(path: Path) -> None:
+    ops = Compiling()
+    ops.failure = RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+    with pytest.raises(RuntimeError, match="out of memory"):
+        load_model(path, ops=ops)
 
 
 def test_the_time_is_limited_and_logged(path: Path, caplog: pytest.LogCaptureFixture) -> None:

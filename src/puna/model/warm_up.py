@@ -9,6 +9,7 @@ from typing import Final
 
 from puna.batch import Batch
 from puna.kvcache.types import KVTypes
+from puna.machine import is_out_of_memory
 from puna.model.base import RunnableModel
 from puna.ops.sampling import Draw
 
@@ -35,7 +36,8 @@ def warm_up(
     """Compute passes of up to `most_rows` rows, with a cache of `types`.
 
     `progress` is called with the number of passes done and of all. A failure is logged: what cannot be
-    computed is an error of the request that needs it. What an encoder reads is left out.
+    computed is an error of the request that needs it. Only a lack of memory is raised, since the model may be
+    placed elsewhere. What an encoder reads is left out.
     """
     began = clock()
     rows = [] if model.encodes_prompts else [count for count in _ROWS if count <= most_rows]
@@ -45,7 +47,9 @@ def warm_up(
                 break
             _compute(model, types, count)
             progress(done + 1, len(rows))
-    except Exception:
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
         _log.warning("a pass that compiles kernels failed; requests may fail, too", exc_info=True)
     progress(1, 1)
     if (took := clock() - began) > _NOTABLE_S:
