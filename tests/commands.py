@@ -2,12 +2,13 @@
 
 A process that has already imported the command line and the server is forked for each command. The fork gets
 the command's standard streams, environment and working directory, and exits as the command would. Python is
-not started anew: tests that depend on how it starts (`PYTHON*` variables, import paths, inherited limits) run
-`python -m puna` themselves.
+not started anew, nor taken apart at the end: tests that depend on that (`PYTHON*` variables, import paths,
+inherited limits) run `python -m puna` themselves.
 """
 
 from __future__ import annotations
 
+import atexit
 import faulthandler
 import fcntl
 import gc
@@ -20,6 +21,7 @@ import socket
 import subprocess
 import sys
 import termios
+import threading
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -27,6 +29,8 @@ from tempfile import TemporaryFile
 from typing import Any
 
 import puna.cli
+from puna.cli.app import app
+from puna.cli.entry import parser
 
 _TIMEOUT_S = 120
 _MAX_BYTES = 200_000  # arguments and environment together
@@ -181,12 +185,22 @@ def _become(request: dict[str, Any]) -> None:
         setattr(sys, f"__{name}__", stream)
 
 
+def _exit(status: int) -> None:
+    """End as by `sys.exit`, but without taking apart everything that the forking process imported."""
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
 if __name__ == "__main__":
     commands = [module.name for module in pkgutil.walk_packages(puna.cli.__path__, "puna.cli.")]
     for name in (*commands, "puna.server.serving"):
         importlib.import_module(name)
+    parser(app)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody collects their exit statuses
     gc.freeze()
     if request := _next_command(socket.socket(fileno=int(sys.argv[1]))):
         _become(request)
-        sys.exit(puna.cli.main())
+        _exit(puna.cli.main())

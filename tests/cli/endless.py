@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from puna.hosts import Host, parse_host
+from tests.answering import answering
 
 
 class EndlessServer(ThreadingHTTPServer):
@@ -103,9 +104,5 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def endless_server() -> Iterator[EndlessServer]:
-    with EndlessServer() as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
+    with answering(EndlessServer()) as server:
+        yield server

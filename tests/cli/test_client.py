@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -11,6 +10,7 @@ import pytest
 from puna.cli.client import Client
 from puna.errors import ConnectionFailedError, ServerError
 from puna.hosts import Host, parse_host
+from tests.answering import answering
 
 #: Path -> status and body. The truncated body announces more bytes than it sends.
 ANSWERS: dict[str, tuple[int, bytes]] = {
@@ -47,10 +47,8 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def host() -> Iterator[Host]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with answering(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
         yield parse_host(f"127.0.0.1:{server.server_port}")
-        server.shutdown()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from puna import __version__
+from tests.answering import answering
 from tests.cli.endless import endless_server
 from tests.cli.shell import Shell, end_process
 from tests.fuzz.invented import invented
@@ -276,12 +276,8 @@ def foreign_server(status: int) -> Iterator[int]:
         def log_message(self, *_: object) -> None:
             """Print nothing."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield server.server_port
-        finally:
-            server.shutdown()
+    with answering(ThreadingHTTPServer(("127.0.0.1", 0), Page)) as server:
+        yield server.server_port
 
 
 @pytest.mark.parametrize("status", [200, 404, 502])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,6 +16,7 @@ from puna import __version__
 from puna.cli import upgrade
 from puna.cli.entry import run
 from puna.errors import UnavailableError, UnreachableError
+from tests.answering import answering
 
 
 @contextmanager
@@ -36,14 +36,8 @@ def index(*names: str, withdrawn: str = "") -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/simple"
-        finally:
-            server.shutdown()
-            thread.join()
+    with answering(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
+        yield f"http://127.0.0.1:{server.server_port}/simple"
 
 
 def wheel(version: str) -> str:

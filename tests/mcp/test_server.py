@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import http.server
-import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -15,6 +14,7 @@ import pytest
 from puna.errors import MCPServerError
 from puna.mcp import MCPServer, ToolResult
 from puna.mcp import server as server_module
+from tests.answering import answering
 from tests.mcp.pixels import PNG
 from tests.mcp.servers import hostile, over_http, stranger
 from tests.waiting import wait_until
@@ -239,13 +239,11 @@ def test_headers_are_sent_to_the_server_and_never_shown() -> None:
 
         def log_message(self, *_: object) -> None: ...
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as listening:
-        threading.Thread(target=listening.serve_forever, daemon=True).start()
+    with answering(http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refusing)) as refusing:
         headers = {"Authorization": "Bearer hunter22"}
-        web = MCPServer("web", url=f"http://127.0.0.1:{listening.server_port}/mcp", headers=headers)
+        web = MCPServer("web", url=f"http://127.0.0.1:{refusing.server_port}/mcp", headers=headers)
         with pytest.raises(MCPServerError) as raised:
             _ = web.tools
-        listening.shutdown()
     assert seen[0] == "Bearer hunter22"
     assert "hunter22" not in f"{raised.value} {web!r} {web.config!r}"
 
@@ -264,8 +262,8 @@ def test_a_reply_over_http_without_an_end_is_cut_off() -> None:
 
         def log_message(self, *_: object) -> None: ...
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Endless) as listening:
-        threading.Thread(target=listening.serve_forever, daemon=True).start()
-        with pytest.raises(MCPServerError, match="16 MB"):
-            _ = MCPServer("web", url=f"http://127.0.0.1:{listening.server_port}/mcp").tools
-        listening.shutdown()
+    with (
+        answering(http.server.ThreadingHTTPServer(("127.0.0.1", 0), Endless)) as endless,
+        pytest.raises(MCPServerError, match="16 MB"),
+    ):
+        _ = MCPServer("web", url=f"http://127.0.0.1:{endless.server_port}/mcp").tools

@@ -7,7 +7,6 @@ import json
 import re
 import shutil
 import subprocess
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ import httpx
 import pytest
 
 from puna.store.manifest import CONFIG, MANIFEST, MODEL, TEMPLATE
+from tests.answering import answering
 from tests.ports import free_port
 from tests.waiting import PATIENCE_S, wait_until
 
@@ -140,6 +140,7 @@ def serving(registry: _Answering) -> Iterator[_Answering]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # else a body waits 40 ms, until its header is acknowledged
 
         def do_GET(self) -> None:
             registry.answer(self)
@@ -155,14 +156,9 @@ def serving(registry: _Answering) -> Iterator[_Answering]:
         def handle_error(self, *_: Any) -> None:
             pass  # clients that disconnect midway
 
-    server = Server(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-    registry.address = f"127.0.0.1:{server.server_port}"
-    try:
+    with answering(Server(("127.0.0.1", 0), Handler)) as server:
+        registry.address = f"127.0.0.1:{server.server_port}"
         yield registry
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -12,6 +11,7 @@ import pytest
 from puna.errors import RegistryError
 from puna.hosts import is_public
 from puna.registry.network import GuardedTransport
+from tests.answering import answering
 
 
 @pytest.mark.parametrize("address", ["8.8.8.8", "1.1.1.1", "2606:4700::1111", "64:ff9b::808:808"])
@@ -71,13 +71,10 @@ def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
             self.send_response(200)
             self.end_headers()
 
-    server = HTTPServer(("127.0.0.1", 0), Proxy)
-    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{server.server_port}")
-    monkeypatch.setenv("no_proxy", "direct.example")
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield requested
-    server.shutdown()
-    server.server_close()
+    with answering(HTTPServer(("127.0.0.1", 0), Proxy)) as server:
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setenv("no_proxy", "direct.example")
+        yield requested
 
 
 def test_proxy_from_the_environment_resolves_names_and_decides(proxy: list[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from functools import cache
 
 import typer
 from typer.main import get_command
@@ -18,6 +19,9 @@ from puna.unknown import known_as
 # httpx imports its own command line if it can, which is a third of the startup time of most commands.
 sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
 
+#: Builds the parser of all commands, which takes tens of milliseconds, once.
+parser = cache(get_command)
+
 #: The parser's errors, found by inheritance because their module depends on typer's version.
 _USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
 _PARSER_ERROR: type[Exception] = typer.BadParameter.__mro__[2]
@@ -28,7 +32,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     terminal.set_up()
     try:
-        status = get_command(app).main(words, prog_name="puna", standalone_mode=False)
+        status = parser(app).main(words, prog_name="puna", standalone_mode=False)
         sys.stdout.flush()
         return status if isinstance(status, int) else 0
     except PunaError as error:
