@@ -47,8 +47,11 @@ test: .venv/developed page-if-possible ## run all tests
 	@$(BIN)/python tools/page.py test
 	$(PYTEST) $(PYTEST_ARGS)
 
-test-fast: .venv/developed ## run what takes little time and starts no servers: samples of what `make test` runs
-	$(PYTEST) -m "not slow and not e2e" --ignore tests/e2e --hypothesis-profile fast $(PYTEST_ARGS)
+# Folders with servers only, whose imports alone take seconds.
+WITHOUT_SERVERS := $(addprefix --ignore=tests/,agents clients e2e page)
+
+test-fast: .venv/developed ## run what takes little time and starts no servers: two cases of each test of `make test`
+	$(PYTEST) -m "not slow and not e2e" --cases 2 --hypothesis-profile fast $(WITHOUT_SERVERS) $(PYTEST_ARGS)
 
 test-thorough: .venv/developed ## run the large matrices that `make test` takes samples of, and property tests with new examples
 	$(PYTEST) -m "thorough or hypothesis" --hypothesis-profile random $(PYTEST_ARGS)

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 import zlib
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -110,22 +110,46 @@ def test_data() -> Path:
     return folder
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect tests marked `thorough` or `clients` unless the marker is requested by name."""
-    excluded = [name for name in ("thorough", "clients") if name not in config.option.markexpr]
-    left_out = [item for item in items if any(map(item.get_closest_marker, excluded))]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not any(map(item.get_closest_marker, excluded))]
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--cases", type=int, help="how many cases of each test to run, spread over all of them")
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_finish() -> None:
-    """Exempt everything that lives as long as the process from garbage collection: tests and all their
-    imports.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect tests marked `thorough` or `clients` unless requested by name, and most cases by `--cases`."""
+    excluded = [name for name in ("thorough", "clients") if name not in config.option.markexpr]
+    kept = [item.nodeid for item in items if not any(map(item.get_closest_marker, excluded))]
+    chosen = set(spread_cases(kept, config.option.cases) if config.option.cases else kept)
+    if left_out := [item for item in items if item.nodeid not in chosen]:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item.nodeid in chosen]
+
+
+def spread_cases(names: Sequence[str], count: int) -> list[str]:
+    """Return up to `count` cases of each test, at equal distances and beginning with its first."""
+    cases: dict[str, list[str]] = {}
+    for name in names:
+        cases.setdefault(name.partition("[")[0], []).append(name)
+    few = {test: min(count, len(found)) for test, found in cases.items()}
+    return [
+        found[number * len(found) // few[test]]
+        for test, found in cases.items()
+        for number in range(few[test])
+    ]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect tests without garbage collection, which would look through all of them again and again, and
+    exempt everything that lives as long as the process from it: tests and all their imports.
     """
-    gc.collect()
-    gc.freeze()
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def _seed(name: str) -> None:

@@ -1,4 +1,4 @@
-"""Tests see the same environment whoever starts them, and from any folder (tests/conftest.py)."""
+"""Tests see the same environment whoever starts them, and from any folder; `--cases` (tests/conftest.py)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from tests.conftest import spread_cases
 
 ROOT = Path(__file__).parents[1]
 
@@ -40,6 +42,7 @@ def test_tests_do_not_depend_on_the_shell_that_starts_them(tmp_path: Path) -> No
     assert home not in ("/nowhere", os.environ["HOME"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("chosen_by_tests", "worker", "threads"), [(True, True, "1"), (True, False, "2"), (False, True, "7")]
 )
@@ -55,3 +58,11 @@ def test_parallel_workers_have_one_thread_each(chosen_by_tests: bool, worker: bo
     command = [sys.executable, "-c", "import os, tests.conftest; print(os.environ['PUNA_NUM_THREADS'])"]
     printed = subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
     assert printed.strip() == threads
+
+
+@pytest.mark.parametrize(("count", "kept"), [(1, "0"), (2, "03"), (3, "024"), (7, "0123456"), (9, "0123456")])
+def test_chosen_cases_are_spread_over_those_of_their_test(count: int, kept: str) -> None:
+    matrix = [f"a.py::test_matrix[{number}]" for number in range(7)]
+    found = spread_cases(["a.py::test_alone", *matrix, "b.py::test_matrix[7]"], count)
+    expected = [f"a.py::test_matrix[{number}]" for number in kept]
+    assert found == ["a.py::test_alone", *expected, "b.py::test_matrix[7]"]
