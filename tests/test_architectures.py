@@ -78,6 +78,7 @@ def test_records_list_the_converters_that_write_them() -> None:
     }
 
 
+@pytest.mark.slow
 def test_architecture_is_named_in_at_most_three_files() -> None:
     places = defaultdict(set)
     for path in SOURCE.rglob("*.py"):

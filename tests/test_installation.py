@@ -188,6 +188,7 @@ def test_pip_output_becomes_steps() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_failed_installation_shows_the_end_of_its_output(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("[build-system]\nrequires = 5\n")
     done = subprocess.run(

@@ -6,9 +6,12 @@ import ast
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
+
 SOURCE = Path(__file__).parents[1] / "src" / "puna"
 
 
+@pytest.mark.slow
 def test_no_two_layers_share_a_public_class_name() -> None:
     layers = defaultdict(set)
     for path in SOURCE.rglob("*.py"):

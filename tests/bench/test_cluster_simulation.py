@@ -30,6 +30,7 @@ def test_first_tokens_of_conversations_come_five_times_as_soon_as_with_round_rob
     assert ours.hits > 0.85
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_unrelated_requests_are_as_soon_as_with_the_least_loaded_replica(
     simulation: ModuleType, seed: int

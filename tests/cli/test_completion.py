@@ -48,6 +48,7 @@ def test_bash_completes_commands_and_options(tmp_path: Path) -> None:
     assert completed(tmp_path, "puna completion ") == ["bash", "zsh", "fish"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed (apt install bash)")
 def test_bash_completes_model_names_with_a_colon(tmp_path: Path) -> None:
     def told(handler: BaseHTTPRequestHandler) -> bool:

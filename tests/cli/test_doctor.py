@@ -116,6 +116,7 @@ def test_doctor_advises_on_gpus(
     assert list(doctor.advice(GOOD | {"gpus": [CARD], "gpu_use": USE}, {})) == []
 
 
+@pytest.mark.slow
 def test_torch_is_asked_for_gpus_in_another_process() -> None:
     found = doctor._answer(doctor._started(doctor._GPU_PROBE), "torch")
     assert set(found) == set(USE)

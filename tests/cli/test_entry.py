@@ -260,6 +260,7 @@ def modules_after(code: str) -> set[str]:
     return set(done.stdout.splitlines()[-1].split())
 
 
+@pytest.mark.slow
 def test_the_command_line_never_imports_torch() -> None:
     code = """
 import importlib, pkgutil, puna.cli
@@ -276,6 +277,7 @@ def test_help_imports_no_heavy_library() -> None:
     assert not loaded & {"httpx", "rich", "prompt_toolkit", "numpy", "torch", "puna.server", "puna.store"}
 
 
+@pytest.mark.slow
 def test_commands_and_the_server_import_only_libraries_they_use(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -44,12 +44,14 @@ def wheel(version: str) -> str:
     return f"puna-{version}-py3-none-any.whl"
 
 
+@pytest.mark.slow
 def test_newest_release_is_neither_a_preview_nor_withdrawn() -> None:
     names = [wheel(version) for version in ("1.9.0", "1.10.0", "1.11.0", "2.0.0rc1")]
     with index(*names, withdrawn=wheel("1.11.0")) as address:
         assert upgrade.newest(address) == "1.10.0"
 
 
+@pytest.mark.slow
 def test_index_without_puna_and_no_index_are_errors_that_say_why() -> None:
     with index() as address, pytest.raises(UnreachableError, match=r"pip cannot tell .*No matching"):
         upgrade.newest(address)
@@ -64,6 +66,7 @@ def test_without_pip_the_command_that_upgrades_is_named(monkeypatch: pytest.Monk
         upgrade.newest()
 
 
+@pytest.mark.slow
 def test_command_says_whether_there_is_a_newer_version(capsys: pytest.CaptureFixture[str]) -> None:
     with index(wheel("999.0.0")) as address:
         assert run(["upgrade", "--check", "--index", address]) == 0
@@ -77,6 +80,7 @@ def test_command_says_whether_there_is_a_newer_version(capsys: pytest.CaptureFix
     assert capsys.readouterr().out == f"Puna {__version__} is the newest version.\n"
 
 
+@pytest.mark.slow
 def test_no_index_is_asked_unless_the_user_says_so(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,6 +100,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(STEPS)
 @settings(max_examples=200)
 def test_router_knows_what_a_plain_model_knows_and_sends_nothing_where_it_must_not(steps: list) -> None:

@@ -150,6 +150,7 @@ def test_a_truncated_call_is_text(model: puna.Model) -> None:
         assert text == ("" if length == whole else vector.answer[:length])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("choice", ["required", "function:get_time"])
 @pytest.mark.parametrize(
     "families",

@@ -109,6 +109,7 @@ def test_the_library_keeps_to_a_budget(thinker: puna.Model, options: Any) -> Non
     assert level.thinking_tokens == 128
 
 
+@pytest.mark.slow
 def test_the_library_ends_thinking_at_once(thinker: puna.Model) -> None:
     with thinker.chat(HELLO, temperature=0, stream=True, ignore_eos=True, num_predict=1800) as stream:
         next(stream)

@@ -75,6 +75,7 @@ def test_model_remembers_earlier_messages(model: puna.Model) -> None:
     assert model.chat(talk, **GREEDY).text.strip() == "Your name is Anna."
 
 
+@pytest.mark.slow
 def test_stories_end_and_differ(model: puna.Model) -> None:
     prompts = [model.render([{"role": "user", "content": "Tell me a story about a fox."}])] * 6
     stories = [model.generate_many([p], num_predict=700, seed=i)[0] for i, p in enumerate(prompts)]

@@ -47,6 +47,7 @@ def test_the_kinds_of_text_have_the_right_proportions() -> None:
         assert length(draw(kind, rng)) > 0
 
 
+@pytest.mark.slow
 def test_every_sum_in_the_answers_is_right(sample: list[dict]) -> None:
     checked = 0
     for document in sample:
@@ -112,6 +113,7 @@ def test_snippets_are_clean_and_repeat_their_names() -> None:
         assert len(names) != len(set(names)) or len(names) < 2, snippet
 
 
+@pytest.mark.slow
 def test_stories_rarely_repeat() -> None:
     rng = random.Random(11)
     texts = [stories.draw_story(rng).text for _ in range(3000)]

@@ -27,6 +27,7 @@ def old(bundled: tuple[list[str], list[str]]) -> tuple[list[str], list[str]]:
     return tokens[:OLD], merges[: OLD - 256 - len(CONTROL)]
 
 
+@pytest.mark.slow
 def test_added_words_are_one_token_and_other_texts_encode_as_before(old: tuple[list[str], list[str]]) -> None:
     before = tokenizer_of(*old, len(CONTROL))
     after = tokenizer_of(*extended(*old, len(CONTROL)), len(CONTROL))

@@ -68,6 +68,7 @@ def samples(run: Run, number: int) -> list[tuple[str, Done]]:
     return found
 
 
+@pytest.mark.slow
 def test_eight_answers_at_once_satisfy_their_schemas(talked: Run) -> None:
     ended = 0
     for number, schema in enumerate(schemas(8)):
@@ -110,6 +111,7 @@ def test_drafts_change_no_answer(
                 assert done.drafted - done.accepted <= 1  # the end is not counted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("speculate", ["off", "prompt"])
 def test_forced_tokens_are_drafted_and_accepted(
     tiny: LoadedModel, speculate: str, monkeypatch: pytest.MonkeyPatch
@@ -125,6 +127,7 @@ def test_forced_tokens_are_drafted_and_accepted(
     assert len(run.rows) == guessed.eval_count - guessed.accepted
 
 
+@pytest.mark.slow
 def test_recurrent_layers_remove_drafts_of_formats_too(
     recurrent: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

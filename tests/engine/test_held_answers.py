@@ -64,6 +64,7 @@ def sequence_of(run: Run, number: int = 0) -> Generation:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [0, 5])
 def test_a_held_answer_leaves_the_batch_and_continues_where_it_was(
     tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch, steps: int
@@ -89,6 +90,7 @@ def test_a_held_answer_leaves_the_batch_and_continues_where_it_was(
     assert sum(run.rows) == evaluated  # nothing is evaluated twice
 
 
+@pytest.mark.slow
 def test_scores_of_a_held_answers_prompt_are_sent_once(
     tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,6 +109,7 @@ def test_scores_of_a_held_answers_prompt_are_sent_once(
     assert [type(event) for event in run.events[0]] == [type(event) for event in plain.events[0]]
 
 
+@pytest.mark.slow
 def test_a_draft_ends_where_the_format_is_not_ready(
     tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +140,7 @@ def test_a_draft_ends_where_the_format_is_not_ready(
     assert run.leaked() == 0
 
 
+@pytest.mark.slow
 def test_an_answer_preempted_while_held_continues(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     expected, _ = Run(tiny).one("hello", format=LETTERS, **HOT)
     run = Run(tiny)

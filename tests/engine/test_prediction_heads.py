@@ -72,6 +72,7 @@ def heads_of(run: Run) -> PredictionHeads:
     return drafter
 
 
+@pytest.mark.slow
 def test_heads_that_agree_change_no_answer_and_save_steps(agreeing: LoadedModel, always: None) -> None:
     run = compare(agreeing, None, mode="mtp", num_predict=40)
     tried, accepted = drafted(run)
@@ -112,6 +113,7 @@ def test_drafts_match_the_published_formula(
     check_drafts(wild, Reference(MODELS[kind]), monkeypatch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prompt", [PROMPTS[:2], ["a", "it"]], ids=["long", "short"])
 def test_drafts_of_three_heads_match_the_published_formula(
     three_heads: LoadedModel, always: None, prompt: list[str], monkeypatch: pytest.MonkeyPatch

@@ -184,6 +184,7 @@ def test_the_end_of_the_context_stays_where_it_was(model: LoadedModel, shift: bo
     assert all((run.done(0).shifted > 0) == shift for run in runs)
 
 
+@pytest.mark.slow
 def test_formats_and_calls_go_on_exactly(tiny: LoadedModel) -> None:
     forms = {"enum": ["story", "time"]}
     schema = Format.json_schema({"type": "object", "properties": {"a": forms}, "required": ["a"]})
@@ -217,6 +218,7 @@ def test_thinking_that_was_told_to_end_ends_there_again(tiny: LoadedModel) -> No
         assert answers(run) == answers(whole)
 
 
+@pytest.mark.slow
 def test_tokens_that_the_format_rejected_are_drawn_again(
     tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,6 +243,7 @@ def test_tokens_that_the_format_rejected_are_drawn_again(
     assert "cannot be repeated" in run.failed(0).message
 
 
+@pytest.mark.slow
 def test_answers_with_drafts_go_on_exactly(
     tiny: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,6 +265,7 @@ def test_answers_with_drafts_go_on_exactly(
         assert runs[2].done(0).drafted == runs[2].done(0).accepted == 0
 
 
+@pytest.mark.slow
 def test_an_answer_is_repeated_almost_as_fast_as_a_prompt_is_read() -> None:
     loaded = load_model(demo.path())
     whole = Run(loaded, context=512)

@@ -128,6 +128,7 @@ def test_drafts_change_no_thought(tiny: LoadedModel, monkeypatch: pytest.MonkeyP
         assert len(run.rows) < 30
 
 
+@pytest.mark.slow
 def test_a_format_applies_after_a_closed_thought(tiny: LoadedModel) -> None:
     for budget in (0, 4):
         run = Run(tiny)

@@ -58,6 +58,7 @@ def read_or_refuse(folder: Path, content: bytes) -> None:
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 @settings(max_examples=400, **LIMITS)  # type: ignore[arg-type]
 @given(edits=st.lists(st.tuples(st.integers(0, len(VALID) - 1), st.integers(0, 255)), min_size=1, max_size=8))
 def test_files_with_changed_bytes_are_read_or_refused(tmp_path: Path, edits: list[tuple[int, int]]) -> None:
@@ -87,6 +88,7 @@ def test_files_with_moved_pieces_are_read_or_refused(tmp_path: Path, data: st.Da
     read_or_refuse(tmp_path, VALID[:start] + piece + VALID[end:])
 
 
+@pytest.mark.slow
 @settings(max_examples=200, **LIMITS)  # type: ignore[arg-type]
 @given(content=st.binary(max_size=400))
 @example(b"GGUF")

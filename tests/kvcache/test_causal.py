@@ -252,6 +252,7 @@ operations = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(operations)
 def test_every_row_sees_exactly_its_sequence(steps: list[tuple]) -> None:

@@ -142,6 +142,7 @@ def test_free_cells_far_apart_are_found() -> None:
     assert cells.allocate(2).tolist() == [5, 99_999]
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 1500), st.data())
 def test_free_cells_are_the_lowest(capacity: int, data: st.DataObject) -> None:

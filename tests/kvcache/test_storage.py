@@ -79,6 +79,7 @@ def test_storage_grows_in_steps_without_moving() -> None:
     cache.close()
 
 
+@pytest.mark.slow
 def test_memory_is_returned_after_compaction() -> None:
     cache = long_cache()
     halves = stored(cache)
@@ -128,6 +129,7 @@ def test_copying_reads_everything_before_it_writes() -> None:
     assert keys.read(np.arange(4)).reshape(-1).tolist() == [1, 2, 0, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.process_memory
 @pytest.mark.parametrize("steps", [3_000, pytest.param(100_000, marks=pytest.mark.thorough)])
 def test_many_steps_take_no_more_memory_than_few(steps: int) -> None:

@@ -9,6 +9,7 @@ import pytest
 import puna
 
 
+@pytest.mark.slow
 def test_closing_before_the_first_chat_logs_no_warning_about_templates(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

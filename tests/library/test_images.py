@@ -20,6 +20,7 @@ def ask(model: puna.Model, *images: object) -> str:
     return model.chat([message], temperature=1, seed=1, num_predict=12).text
 
 
+@pytest.mark.slow
 def test_every_form_of_an_image_gives_the_same_answer(tmp_path: Path) -> None:
     config, image = VISION_MODELS["gemma3"](), picture(1)
     layout = config.write(tmp_path, original(config), apart=True)

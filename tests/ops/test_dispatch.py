@@ -92,6 +92,7 @@ def test_torch_is_not_imported_where_no_gpu_is_used(
     assert done.stdout.strip() == "['cpu']  False", done.stderr
 
 
+@pytest.mark.slow
 def test_a_gpu_that_cannot_be_used_is_left_out_with_the_reason() -> None:
     torch = pytest.importorskip("torch")
     pytest.importorskip("triton", reason="Triton is not installed: it has no build for this machine")
@@ -103,6 +104,7 @@ def test_a_gpu_that_cannot_be_used_is_left_out_with_the_reason() -> None:
     assert done.stdout.endswith(" True\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("device", "error"),
     [

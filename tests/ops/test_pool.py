@@ -130,6 +130,7 @@ def test_the_environment_sets_the_number_of_threads(name: str) -> None:
     assert printed(script, **{name: "1"}) == "1"
 
 
+@pytest.mark.slow
 def test_there_are_no_more_threads_than_processors() -> None:
     script = (
         "import os, sys, puna; from puna.ops import default_backend as ops\n"
@@ -140,6 +141,7 @@ def test_there_are_no_more_threads_than_processors() -> None:
     assert printed(script, PUNA_NUM_THREADS="3").split() == ["1", "1", "1"]
 
 
+@pytest.mark.slow
 def test_num_thread_takes_precedence_over_the_environment() -> None:
     script = (
         "import puna; from puna.ops import default_backend\n"

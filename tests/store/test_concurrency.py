@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from puna.store import Store
 from tests.store.store_files import minimal_gguf, sha256
 from tests.waiting import PATIENCE_S
@@ -36,6 +38,7 @@ for step in range(40):
 """
 
 
+@pytest.mark.slow
 def test_concurrent_creation_and_deletion_leave_only_complete_models(tmp_path: Path) -> None:
     data = minimal_gguf()
     source = tmp_path / "source.gguf"

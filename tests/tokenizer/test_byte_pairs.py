@@ -57,6 +57,7 @@ def both(
     return ours, theirs
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(
     text=st.one_of(

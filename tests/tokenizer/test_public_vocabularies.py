@@ -22,6 +22,7 @@ def tokenizer(name: str, test_data: Path) -> Tokenizer:
     return load(test_data / "vocab" / f"{name}.gguf")
 
 
+@pytest.mark.slow
 def test_every_test_string_has_exactly_the_published_ids(
     name: str, tokenizer: Tokenizer, test_data: Path
 ) -> None:
@@ -35,6 +36,7 @@ def test_every_test_string_has_exactly_the_published_ids(
     assert not wrong
 
 
+@pytest.mark.slow
 def test_cached_words_have_the_same_ids(name: str, tokenizer: Tokenizer, test_data: Path) -> None:
     text = "\n".join(text for text, _ in pairs(test_data, name))
     first = tokenizer.encode(text)
@@ -81,6 +83,7 @@ def test_text_becomes_a_control_token_only_on_request(
     assert not any(tokenizer.is_control(id) for id in ids)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("which", "bos", "eos", "ends", "adds"),
     [  # as llama.cpp reports for the same files; it has no end-of-sequence token for BERT

@@ -53,6 +53,7 @@ def expected(text: str, ids: dict[str, int], scores: dict[str, float]) -> list[i
 pieces = st.lists(st.text(alphabet="ab▁é\n", min_size=1, max_size=5), min_size=1, max_size=25, unique=True)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=100)
 @given(data=st.data(), words=pieces, text=st.text(alphabet="ab é\nz日", max_size=30))
 def test_merges_are_applied_by_score_then_from_the_left(

@@ -50,6 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("unigram")
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(text=texts)
 @example(text=" ")

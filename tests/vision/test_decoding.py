@@ -154,6 +154,7 @@ def test_limits_come_from_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_damaged_files_are_decoded_or_refused(data: Any) -> None:

@@ -507,6 +507,7 @@ OLLAMA: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", OLLAMA)
 def test_a_file_with_every_key_of_ollamas_agrees(kind: str, tmp_path: Path) -> None:
     config = VISION_MODELS[kind]()

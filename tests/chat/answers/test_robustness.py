@@ -284,6 +284,7 @@ def check_text(answer: str, cuts: list[int], family: str, thinks: bool, tools: b
         assert not found.calls
 
 
+@pytest.mark.slow
 @given(st.data(), CUTS, st.sampled_from(list(FAMILIES)), st.booleans(), st.booleans(), st.booleans())
 @settings(max_examples=400, deadline=None)
 def test_only_broken_markup_reaches_text(

@@ -213,6 +213,7 @@ _PIECES = st.sampled_from([
 ])  # fmt: skip
 
 
+@pytest.mark.slow
 @given(st.lists(_PIECES, max_size=30).map("".join) | st.text(max_size=60))
 @settings(max_examples=600)
 def test_any_text_is_a_template_or_a_template_error(text: str) -> None:

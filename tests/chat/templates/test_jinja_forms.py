@@ -55,6 +55,7 @@ def test_templates_that_name_types_accept_unknown_ones(test_data: Path, name: st
         assert "place" in text, parameter
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "bare",
     [
@@ -167,6 +168,7 @@ SENT_BACK: dict[str, list[dict[str, Any]]] = {
 CALLS_NOTHING = ("google-gemma-2-2b-it",)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "tools", [pytest.param(None, marks=pytest.mark.slow), TOOLS], ids=["no tools", "tools"]
 )

@@ -102,6 +102,7 @@ def test_texts_after_a_result_belong_to_it_unless_the_template_has_no_results() 
     assert (last.role, last.content) == ("user", "9000 tokens left")
 
 
+@pytest.mark.slow
 def test_every_published_template_keeps_the_prompt_of_the_turn_before(test_data: Path) -> None:
     compared = 0
     for path in sorted((test_data / "templates").glob("*.jinja")):

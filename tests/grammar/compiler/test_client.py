@@ -77,6 +77,7 @@ def tokens_of(mask: Any, tokenizer: Tokenizer) -> list[int]:
     return [int(token) for token in np.flatnonzero(bits[: tokenizer.vocab_size])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("thinks", [False, True])
 @pytest.mark.parametrize("seed", range(6))
 def test_an_answer_is_followed_as_by_the_library(
@@ -158,6 +159,7 @@ def test_an_answer_with_excessive_steps_is_stopped_and_the_limit_named(
     assert other.accept(letter)  # it has a process of its own
 
 
+@pytest.mark.slow
 def test_compiling_ends_when_no_request_waits_for_it(compiler: Compiler) -> None:
     compiler.constraint_of(task_of(Format.regex("a")))
     with ThreadPoolExecutor(2) as pool:
@@ -277,6 +279,7 @@ def test_formats_are_forgotten_when_together_they_exceed_the_memory_limit(
     wait_until(lambda: len(processes()) == 2, "the end of the others")
 
 
+@pytest.mark.slow
 def test_killed_processes_are_replaced(compiler: Compiler) -> None:
     def killed(index: int) -> None:
         victim = processes()[index]

@@ -106,6 +106,7 @@ def test_the_prompt_changes_the_results(pair: tuple[LoadedModel, Any]) -> None:
     assert (first - second).abs().amax(1).min() > 1e-3
 
 
+@pytest.mark.slow
 def test_greedy_answers_agree_token_for_token(pair: tuple[LoadedModel, Any]) -> None:
     ours, theirs = pair
     prompts = [[3, 1, 4, 1, 5], list(range(40)), [200], [250, 7] * 60]

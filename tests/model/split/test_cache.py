@@ -142,6 +142,7 @@ class Books(RuleBasedStateMachine):
         self.theirs.close()
 
 
+@pytest.mark.slow
 def test_books_of_all_stages_are_alike_after_any_operations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(split_cache, "ROWS_TOGETHER", 4)
     run_state_machine_as_test(

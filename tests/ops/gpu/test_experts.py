@@ -131,6 +131,7 @@ def test_all_tokens_may_choose_one_expert(device: torch.device) -> None:
     assert relative_error(layer.apply(x, chosen, weights), layer.exact(x, chosen, weights)) < 1e-3
 
 
+@pytest.mark.slow
 def test_a_token_does_not_depend_on_its_neighbours(device: torch.device) -> None:
     layer = Layer(GGMLType.Q8_0, device, count=2)
     x, chosen, weights = layer.inputs(18)

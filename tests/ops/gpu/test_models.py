@@ -71,6 +71,7 @@ def test_requests_together_get_the_answers_they_get_alone(pair: tuple[LoadedMode
     assert answers(0, 1) == [*answers(0), *answers(1)]
 
 
+@pytest.mark.slow
 def test_a_model_is_computed_by_the_kernels(device: torch.device, tmp_path: Path) -> None:
     """A prompt by the kernels for many rows, then tokens by those for few, and a step that is replayed."""
     config = TinyLlama(hidden=32, feed_forward=32, layers=1, heads=2, kv_heads=1)

@@ -55,6 +55,7 @@ def test_any_bytes_give_a_value_or_a_request_error(data: bytes) -> None:
         parse_json(data)
 
 
+@pytest.mark.slow
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(),

@@ -121,6 +121,7 @@ def test_errors_name_the_image(preparer: Preparer) -> None:
     assert len(preparers()) == 1
 
 
+@pytest.mark.slow
 def test_an_image_that_takes_too_long_ends_only_its_own_process(preparer: Preparer) -> None:
     large = plain(2400)
     with pytest.raises(ImageError, match=r"it takes more than 0.01 s of processor time .*, the limit"):
@@ -131,6 +132,7 @@ def test_an_image_that_takes_too_long_ends_only_its_own_process(preparer: Prepar
     assert len(preparers()) == 1
 
 
+@pytest.mark.slow
 def test_an_image_that_takes_too_much_memory_ends_its_process(preparer: Preparer) -> None:
     large = plain(2400)
     with pytest.raises(ImageError, match="it takes more than 16 MB of memory to decode, the limit"):

@@ -74,6 +74,7 @@ def process(renderer: Renderer) -> psutil.Process:
 _MORE_LOOPS = ("jinja: a recursive macro", "go: loops")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -102,6 +103,7 @@ def tree(chat: StoredChat | ReadChat) -> dict[str, Any]:
     return {name: getattr(chat, name) for name in names} | {"leaf": place(chat.leaf), "messages": messages}
 
 
+@pytest.mark.slow
 @given(st.lists(stored_chats(), max_size=3))
 def test_exported_chats_are_read_as_the_same_trees(chats: list[StoredChat]) -> None:
     assert [tree(each) for each in read_chats(exported(*chats)) if isinstance(each, ReadChat)] == [
