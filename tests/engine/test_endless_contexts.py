@@ -22,7 +22,9 @@ MAPPED, TAKEN = 8 << 30, 32 << 20
 LOAD = """
 import json, os, resource, sys
 import psutil, puna, puna.library.loading
+from puna.chat.templates.renderer.client import Renderer
 from puna.errors import RequestError
+Renderer.start = lambda self: None  # hundreds of processes ahead of requests, which render no template
 for path in sys.argv[3:]:
     reader, writer = os.pipe()
     if not (child := os.fork()):

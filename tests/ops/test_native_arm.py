@@ -39,7 +39,11 @@ def program(emulator: str) -> Path:
 
 @pytest.mark.parametrize(
     ("processor", "which", "levels"),
-    [("max", "best", ["dotprod"]), ("cortex-a72", "all", ["portable", "neon"])],
+    [
+        ("max", "best", ["dotprod"]),
+        ("cortex-a72", "best", ["neon"]),
+        pytest.param("cortex-a72", "all", ["portable", "neon"], marks=pytest.mark.thorough),
+    ],
 )
 def test_kernels_for_arm_are_right(
     processor: str, which: str, levels: list[str], program: Path, emulator: str
