@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from tests.cli.shell import Shell
 from tests.cli.test_terminal import READY, terminal
 from tests.library.test_tools import ANSWER, TEMPLATE, call
-from tests.mcp.servers import command
+from tests.mcp.servers import command, over_http
 from tests.scripted import randomly_cut, trigger, write_scripted
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -38,21 +39,24 @@ class Calling(Shell):
 
 
 @pytest.fixture(scope="module")
-def caller(shell: Shell, tmp_path_factory: pytest.TempPathFactory) -> Calling:
+def caller(shell: Shell, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calling]:
+    """Each start of `started` takes a second; `stranger` is the same server, which runs all the time."""
     folder = tmp_path_factory.mktemp("mcp")
     model = write_scripted(folder / "caller.gguf", randomly_cut(SCRIPTS), template=TEMPLATE)
     shell.out("create", "caller", "-f", "-", stdin=f"FROM {model}")
-    stranger = command("stranger")
-    stranger["env"] |= {"STRANGER_KEY": "hunter22"}
-    servers = {
-        "stranger": stranger,
-        "trusted": stranger | {"allow": ["*"]},
-        "bad": command("hostile", "names"),
-        "flood": command("hostile", "notifications"),
-        "gone": {"command": "/no/such/program"},
-    }
-    (folder / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
-    return Calling(shell.home, shell.port, shell.server, str(folder / "mcp.json"))
+    started = command("stranger")
+    started["env"] |= {"STRANGER_KEY": "hunter22"}
+    with over_http() as url:
+        servers = {
+            "stranger": {"url": url},
+            "trusted": {"url": url, "allow": ["*"]},
+            "started": started,
+            "bad": command("hostile", "names"),
+            "flood": command("hostile", "notifications"),
+            "gone": {"command": "/no/such/program"},
+        }
+        (folder / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
+        yield Calling(shell.home, shell.port, shell.server, str(folder / "mcp.json"))
 
 
 def ask(script: int) -> tuple[str, ...]:
@@ -174,27 +178,27 @@ def test_servers_are_connected_and_disconnected_by_commands(caller: Calling) -> 
     with terminal(caller, "run", "caller", "--temperature", "0") as screen:
         screen.wait_for(READY)
         screen.type("/mcp\r")
-        screen.wait_for("Not connected: stranger, trusted, bad, flood, gone")
+        screen.wait_for("Not connected: stranger, trusted, started, bad, flood, gone")
         screen.wait_for(READY)
         screen.type("/mcp gone\r")
         screen.wait_for("error: MCP server 'gone'")
         screen.wait_for(READY)
-        screen.type("/mcp stranger\r")
-        screen.wait_for("Connected 'stranger'")
+        screen.type("/mcp started\r")
+        screen.wait_for("Connected 'started'")
         screen.wait_for(READY)
         screen.type("/mcp trusted\r")
         screen.wait_for("Connected 'trusted'")
         screen.wait_for(READY)
         screen.type("/mcp\r")
-        screen.wait_for("stranger (python")
-        screen.wait_for("stranger_look_up")
+        screen.wait_for("started (python")
+        screen.wait_for("started_look_up")
         screen.wait_for("trusted_look_up  (allowed)")
         screen.wait_for(READY)
         screen.type("/mcp off trusted\r")
         screen.wait_for("Disconnected 'trusted'")
         screen.wait_for(READY)
         screen.type(f"{trigger(0)}\r")
-        screen.wait_for("Allow stranger/look_up?")
+        screen.wait_for("Allow started/look_up?")
         screen.type("y\r")
         screen.wait_for(ANSWER)
         screen.wait_for(READY)
@@ -208,6 +212,7 @@ def test_servers_are_connected_and_disconnected_by_commands(caller: Calling) -> 
 
 
 def test_secrets_are_in_no_output(caller: Calling, tmp_path: Path) -> None:
-    done = caller.run(*ask(0), "--mcp", "stranger", "--mcp-allow", "*", PUNA_DEBUG="1")
+    done = caller.run(*ask(0), "--mcp", "started", "--mcp-allow", "started/*", PUNA_DEBUG="1")
+    assert done.stdout == f"{ANSWER}\n\n"
     logs = "".join(path.read_text() for path in caller.home.glob("logs/*.log"))
     assert "hunter22" not in done.stdout + done.stderr + logs
