@@ -9,7 +9,6 @@ CLIENTS := .venv-clients/bin
 CLIENTS_JS := tests/clients/javascript
 AGENTS_JS := tests/clients/agents
 PYTEST_ARGS ?=
-TEST_WORKERS ?= 2
 SOAK_MINUTES ?= 30
 SOAK_ARGS ?=
 CLUSTER_MINUTES ?= 60
@@ -17,8 +16,10 @@ CLUSTER_ARGS ?=
 MINUTES ?= 5
 FUZZ_ARGS ?=
 
-# TEST_WORKERS=0 runs all in one process, as a debugger needs it.
-PYTEST := $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal
+# TEST_WORKERS=0 runs all in one process, as a debugger needs it. With servers, half of a worker's time is waiting,
+# so that three keep two cores busy.
+PYTEST = $(BIN)/python -m pytest -n $(or $(TEST_WORKERS),2) --dist worksteal
+test test-portable: TEST_WORKERS ?= 3
 
 # What an installation depends on. It is editable, so the text of Python files does not count, but which files
 # there are does: the stamp of their names is another one when that changes.
