@@ -143,7 +143,7 @@ class Cache:
 
 
 def test_no_garbage_is_collected_during_a_recording() -> None:
-    """What a released cache calls would end the capture."""
+    """A cache that is released calls functions that would end the capture."""
     released: list[str] = []
     Cache(released)
 
