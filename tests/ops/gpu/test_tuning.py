@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import astuple
 from pathlib import Path
 
 import pytest
@@ -15,20 +14,22 @@ from puna.ops.gpu.kernels.tiles import TILES, ManyTiles, tiles_for
 from puna.ops.gpu.tuning import FORMS, Form, choose, read, with_chosen, write
 
 USUAL = TILES[0]
+SOME = ManyTiles(64, 64, 4, 3, programs=264)
+OTHERS = ManyTiles(128, 128, 8, 3)
 
 
-def times(fast: dict[str, tuple[int, ...]], seconds: float = 0.5) -> Callable[[Form, ManyTiles], float]:
+def times(fast: dict[str, ManyTiles], seconds: float = 0.5) -> Callable[[Form, ManyTiles], float]:
     """Return a measurement by which some tiles take `seconds`, and all others a second."""
-    return lambda form, tiles: seconds if fast.get(form.name) == astuple(tiles) else 1.0
+    return lambda form, tiles: seconds if fast.get(form.name) == tiles else 1.0
 
 
 def test_the_fastest_tiles_are_chosen_and_the_usual_ones_unless_others_gain() -> None:
     fast = {"many": FORMS[0].candidates[2], "dense": FORMS[1].candidates[0]}
     found = choose(USUAL, {}, times(fast), 1.0, lambda: 0.0)
-    assert found == {**fast, "many_wide": astuple(USUAL.many_wide)}
-    assert choose(USUAL, {}, times(fast, 0.96), 1.0, lambda: 0.0)["many"] == astuple(USUAL.many)
+    assert found == {**fast, "many_wide": USUAL.many_wide}
+    assert choose(USUAL, {}, times(fast, 0.96), 1.0, lambda: 0.0)["many"] == USUAL.many
     tiles = with_chosen(USUAL, found)
-    assert (astuple(tiles.many), tiles.few) == (fast["many"], USUAL.few)
+    assert (tiles.many, tiles.few) == (fast["many"], USUAL.few)
 
 
 def test_what_is_known_is_not_measured_again_and_time_is_limited() -> None:
@@ -38,7 +39,7 @@ def test_what_is_known_is_not_measured_again_and_time_is_limited() -> None:
         asked.append(form.name)
         return 1.0
 
-    known = {"many": (64, 64, 4, 3)}
+    known = {"many": SOME}
     found = choose(USUAL, known, measure, 2.5, lambda: float(len(asked)))
     assert found == known, "a form is left to another time unless all its tiles were tried"
     assert set(asked) == {"dense"}
@@ -53,30 +54,31 @@ def test_tiles_that_do_not_fit_are_left_out() -> None:
         USUAL, {}, lambda *given: measure(*given) if measure(*given) < 1 else float("inf"), 1.0, lambda: 0.0
     )
     assert found["many"] == fits["many"]
-    assert found["dense"] == astuple(USUAL.dense)
+    assert found["dense"] == USUAL.dense
 
 
 def test_the_file_has_each_device_and_keeps_the_others(tmp_path: Path) -> None:
     path = tmp_path / "puna" / "gpu-tiles.json"
     assert read(path, "one") == {}
-    write(path, "one", {"many": (64, 64, 4, 3)})
-    write(path, "two", {"dense": (128, 128, 8, 3)})
-    assert read(path, "one") == {"many": (64, 64, 4, 3)}
-    assert read(path, "two") == {"dense": (128, 128, 8, 3)}
+    write(path, "one", {"many": SOME})
+    write(path, "two", {"dense": OTHERS})
+    assert read(path, "one") == {"many": SOME}
+    assert read(path, "two") == {"dense": OTHERS}
     assert [each.name for each in path.parent.iterdir()] == [path.name]
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "{}", '{"one": 3}', '{"one": {"many": [64, 64, 4]}}', '{"one": {"many": [64, 65, 4, 3]}}',
-     '{"one": {"many": [64, 1048576, 4, 3]}}', '{"one": {"many": [64, 64, 3, 3]}}', "\x00\xff"],
+    ["", "[]", "{}", '{"one": 3}', '{"one": {"many": [64, 64, 4, 3]}}',
+     '{"one": {"many": [64, 65, 4, 3, 0, 8]}}', '{"one": {"many": [64, 1048576, 4, 3, 0, 8]}}',
+     '{"one": {"many": [64, 64, 3, 3, 0, 8]}}', '{"one": {"many": [64, 64, 4, 3, -1, 8]}}', "\x00\xff"],
 )  # fmt: skip
 def test_a_damaged_file_is_no_file(text: str, tmp_path: Path) -> None:
     path = tmp_path / "gpu-tiles.json"
     path.write_text(text, "latin-1")
     assert read(path, "one") == {}
-    write(path, "one", {"many": (64, 64, 4, 3)})
-    assert json.loads(path.read_text())["one"] == {"many": [64, 64, 4, 3]}
+    write(path, "one", {"many": SOME})
+    assert json.loads(path.read_text())["one"] == {"many": [64, 64, 4, 3, 264, 8]}
 
 
 def test_all_candidates_compute_the_same(device: torch.device) -> None:

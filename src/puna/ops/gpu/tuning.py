@@ -1,7 +1,7 @@
 """Tiles chosen by measuring them on a device, once, and kept in a file.
 
-Only tiles for many rows are chosen, which do not order a row's sums. (Tensor cores that multiply tiles of
-another shape may round differently: the last digits of a prompt's results may change when a device is tuned.)
+Only tiles for many rows are chosen, so that the steps of decoding keep their bits. The last digits of a
+prompt's results may change when a device is tuned: other tiles are rounded and added up differently.
 Triton's own tuner would measure when a kernel is first launched, in the middle of a request or a recording,
 and as long as it takes.
 """
@@ -36,9 +36,15 @@ _MOST_S: Final = 20.0
 _GAIN: Final = 0.95
 _REPEATS: Final = 5
 
-#: Tiles (rows, tokens, warps, stages) to try; those that do not fit a device are left out.
-_UNPACKED: Final = ((128, 64, 4, 3), (64, 64, 4, 3), (128, 128, 8, 2), (64, 128, 4, 3), (128, 32, 4, 3))
-_DENSE: Final = ((128, 128, 8, 3), (128, 256, 8, 3), (128, 128, 8, 4), (128, 128, 4, 3), (64, 128, 4, 4))
+#: Tiles to try; those that do not fit a device are left out.
+_UNPACKED: Final = tuple(
+    ManyTiles(*sizes, programs=264)
+    for sizes in ((128, 64, 4, 3), (64, 64, 4, 3), (128, 128, 8, 2), (64, 128, 4, 3), (128, 32, 4, 3))
+)
+_DENSE: Final = tuple(
+    ManyTiles(*sizes)
+    for sizes in ((128, 128, 8, 3), (128, 256, 8, 3), (128, 128, 8, 4), (128, 128, 4, 3), (64, 128, 4, 4))
+)
 
 
 @dataclass(frozen=True)
@@ -48,7 +54,7 @@ class Form:
     name: str  # field of `Tiles`
     type: GGMLType
     rows: int  # of x
-    candidates: tuple[tuple[int, int, int, int], ...]
+    candidates: tuple[ManyTiles, ...]
 
 
 FORMS: Final = (
@@ -61,8 +67,8 @@ _SIZE: Final = 4096
 
 #: Seconds that a form takes with some tiles; infinite if they do not fit.
 Measure = Callable[[Form, ManyTiles], float]
-#: Tiles (rows, tokens, warps, stages) by the names of forms.
-Chosen = Mapping[str, tuple[int, ...]]
+#: Tiles by the names of forms.
+Chosen = Mapping[str, ManyTiles]
 
 
 def tune(device: torch.device) -> None:
@@ -98,7 +104,7 @@ def choose(
     found = dict(known)
     for form in FORMS:
         if form.name not in found and (best := _best(form, usual, measure, lambda: clock() > deadline)):
-            found[form.name] = astuple(best)
+            found[form.name] = best
     return found
 
 
@@ -106,7 +112,7 @@ def _best(form: Form, usual: Tiles, measure: Measure, is_late: Callable[[], bool
     """Return the best tiles of a form; None if the time does not suffice."""
     first: ManyTiles = getattr(usual, form.name)
     best, fastest = first, float("inf")
-    for tiles in (first, *(ManyTiles(*each) for each in form.candidates if each != astuple(first))):
+    for tiles in (first, *(each for each in form.candidates if each != first)):
         if is_late():
             return None
         took = measure(form, tiles) * (_GAIN if tiles is first else 1)
@@ -117,7 +123,7 @@ def _best(form: Form, usual: Tiles, measure: Measure, is_late: Callable[[], bool
 
 def with_chosen(usual: Tiles, chosen: Chosen) -> Tiles:
     """Return `usual` with the tiles in `chosen`."""
-    changes: dict[str, Any] = {name: ManyTiles(*sizes) for name, sizes in chosen.items()}
+    changes: dict[str, Any] = dict(chosen)
     return replace(usual, **changes)
 
 
@@ -130,14 +136,15 @@ def read(path: Path, key: str) -> Chosen:
         return {}
 
 
-def _checked(sizes: Any) -> tuple[int, ...]:
-    rows, tokens, warps, stages = sizes
+def _checked(sizes: Any) -> ManyTiles:
+    rows, tokens, warps, stages, programs, splits = sizes
     powers = all(
         isinstance(size, int) and 16 <= size <= 256 and not size & (size - 1) for size in (rows, tokens)
     )
-    if not powers or warps not in (1, 2, 4, 8, 16) or stages not in range(1, 9):
+    shared = programs in range(1 << 16) and splits in range(1, 65)
+    if not powers or warps not in (1, 2, 4, 8, 16) or stages not in range(1, 9) or not shared:
         raise ValueError(f"no tiles: {sizes}")
-    return rows, tokens, warps, stages
+    return ManyTiles(rows, tokens, warps, stages, programs, splits)
 
 
 def write(path: Path, key: str, chosen: Chosen) -> None:
@@ -146,7 +153,8 @@ def write(path: Path, key: str, chosen: Chosen) -> None:
         known = json.loads(path.read_bytes())
     except (OSError, ValueError):
         known = {}
-    entries = {**known, key: chosen} if isinstance(known, dict) else {key: chosen}
+    entry = {name: astuple(tiles) for name, tiles in chosen.items()}
+    entries = {**known, key: entry} if isinstance(known, dict) else {key: entry}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_suffix(f".{os.getpid()}")
