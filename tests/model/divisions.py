@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from puna.model.load import LoadedModel, load_model
-from puna.model.placement import Stage
+from puna.model.placement import DeviceStage
 from puna.ops import Backend
 
 
@@ -15,6 +15,7 @@ def divided(path: Path, cuts: Sequence[int], devices: Sequence[Backend], **optio
     """Load a model whose stages on `devices` end before layers `cuts`, and the last with the model."""
     count = load_model(path).model.options.block_count  # type: ignore[attr-defined]
     stages = [
-        Stage(ops, begin, end) for ops, begin, end in zip(devices, (0, *cuts), (*cuts, count), strict=True)
+        DeviceStage(ops, begin, end)
+        for ops, begin, end in zip(devices, (0, *cuts), (*cuts, count), strict=True)
     ]
     return load_model(path, stages=stages, **options)

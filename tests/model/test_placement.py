@@ -17,7 +17,7 @@ from puna.errors import InsufficientMemoryError
 from puna.gguf import open_gguf
 from puna.model.load import LoadedModel, LoadSettings, load_model, planned_forecast
 from puna.model.memory import Forecast, experts_before
-from puna.model.placement import Devices, Room, Stage, ends_of_stages, placements
+from puna.model.placement import DeviceRoom, DeviceStage, UsableDevices, ends_of_stages, placements
 from puna.ops import Weight, default_backend
 from puna.options import Placement
 from puna.runner.process import _loaded
@@ -69,12 +69,12 @@ def layers_of(loaded: LoadedModel) -> dict[str, int]:
 def test_each_device_takes_as_many_layers_as_fit(
     free: tuple[int, ...], first: int, places: range | list[int], most: int, ends: list[int]
 ) -> None:
-    rooms = [Room(size, [10] * 10, [0] * 10, 0, first, most) for size in free]
+    rooms = [DeviceRoom(size, [10] * 10, [0] * 10, 0, first, most) for size in free]
     assert ends_of_stages(rooms, list(places)) == ends
 
 
 def test_layers_of_different_sizes_are_counted_one_by_one() -> None:
-    room = Room(100, [5, 50, 5, 50], [0, 30, 0, 0], 20, 15, 4)
+    room = DeviceRoom(100, [5, 50, 5, 50], [0, 30, 0, 0], 20, 15, 4)
     assert ends_of_stages([room], [1, 2, 3, 4]) == [3]
     assert ends_of_stages([replace(room, free=65)], [1, 2, 3, 4]) == [1]
     assert ends_of_stages([replace(room, free=65)], [1, 2, 3, 4], host_experts=2) == [3]
@@ -225,7 +225,7 @@ def test_what_is_beside_the_model_takes_memory_from_layers(
     [gpu] = use_gpus(monkeypatch, most)
     with open_gguf(path) as file:
         ways = placements(
-            Devices([gpu], default_backend()), Placement(), lambda ops, _: Forecast(file, ops=ops),
+            UsableDevices([gpu], default_backend()), Placement(), lambda ops, _: Forecast(file, ops=ops),
             {"context": 64, "parallel": 1, "batch": 64}, beside=round((most - four) * 31 / 32),
         )  # fmt: skip
         lengths = [[len(stage) for stage in way.stages] for way in ways]
@@ -297,7 +297,7 @@ def test_the_host_must_have_room_for_what_stays_there(mixtral: Path, monkeypatch
     [gpu] = use_gpus(monkeypatch, PLENTY)
     monkeypatch.setattr("puna.machine.available_memory", lambda: 1000)
     with pytest.raises(InsufficientMemoryError, match=r"system memory .* is there beside GPU 0"):
-        load_model(mixtral, stages=[Stage(gpu, 0, 4, host_experts=4)])
+        load_model(mixtral, stages=[DeviceStage(gpu, 0, 4, host_experts=4)])
     load_model(mixtral, ops=gpu)
 
 

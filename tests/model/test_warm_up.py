@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from puna.kvcache.types import F16_TYPES
 from puna.model.load import LoadSettings, load_model
-from puna.model.placement import Stage
+from puna.model.placement import DeviceStage
 from puna.model.warm_up import warm_up
 from puna.ops import Weight
 from puna.ops.reference import Reference
@@ -63,7 +63,7 @@ def test_loading_computes_a_prompt_and_a_step_and_says_how_far_it_is(path: Path)
 def test_long_passes_are_left_out_where_the_processor_takes_part(path: Path) -> None:
     whole, part = Compiling(), Compiling()
     load_model(path, ops=whole)
-    load_model(path, stages=[Stage(part, 0, 1), Stage(Reference(), 1, 2)])
+    load_model(path, stages=[DeviceStage(part, 0, 1), DeviceStage(Reference(), 1, 2)])
     assert whole.rows == [40, 1, 300, 512, 5, 12, 64, 16]
     assert part.rows == [40, 1, 5, 12, 64, 16]
 

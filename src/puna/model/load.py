@@ -41,7 +41,7 @@ from puna.model.memory import (
     is_of_images,
     no_tensor,
 )
-from puna.model.placement import Devices, DividedForecast, Placed, Stage, placements, sizes_on_gpu
+from puna.model.placement import DeviceStage, DividedForecast, Placed, UsableDevices, placements, sizes_on_gpu
 from puna.model.pooling import Pooling, read_pooling, read_ranking
 from puna.model.warm_up import SHORT_ROWS, warm_up
 from puna.ops import (
@@ -184,7 +184,7 @@ def load_model(
     projector: str | Path | None = None,
     adapters: Sequence[AdapterFile] = (),
     ops: Backend | None = None,
-    stages: Sequence[Stage] = (),
+    stages: Sequence[DeviceStage] = (),
     progress: ProgressCallback | None = None,
 ) -> LoadedModel:
     """Open, check and load the model at `path`, and the draft model at `draft`.
@@ -242,7 +242,7 @@ class _Request:
             prediction_heads=settings.prediction_heads, on_host=experts_before(host_experts),
         )  # fmt: skip
 
-    def forecast(self, stages: Sequence[Stage]) -> MemoryForecast:
+    def forecast(self, stages: Sequence[DeviceStage]) -> MemoryForecast:
         """Return the forecast of the model with these stages."""
         settings = self.settings
         if len(stages) > 1:
@@ -280,10 +280,10 @@ class _Request:
             problem = gpu_problem() if settings.placement.num_gpu > 0 else ""
             warning = f"the processor computes this model: {problem}" if problem else ""
             # How many layers there are matters to stages that are divided only.
-            yield Placed((Stage(others[0], 0, 0),), fitting, warning=warning)
+            yield Placed((DeviceStage(others[0], 0, 0),), fitting, warning=warning)
             return
         yield from placements(
-            Devices(gpus, next((each for each in others if each not in gpus), None)),
+            UsableDevices(gpus, next((each for each in others if each not in gpus), None)),
             settings.placement,
             self.forecast_on,
             self.sizes,

@@ -38,7 +38,7 @@ _ATTEMPTS: Final = (0.0, 0.125, 0.25, 0.5)
 
 
 @dataclass(frozen=True)
-class Stage:
+class DeviceStage:
     """Layers [begin, end) of a model, and the backend that computes them.
 
     The experts of layers below number `host_experts` stay on the host (see `puna.ops.Weight`).
@@ -58,7 +58,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Room:
+class DeviceRoom:
     """Memory of a GPU in bytes: what is free, and what layers take of it."""
 
     free: int
@@ -69,7 +69,7 @@ class Room:
     most: int  # number of the layer before which its layers end at the latest
 
 
-def ends_of_stages(rooms: Sequence[Room], places: Sequence[int], host_experts: int = 0) -> list[int]:
+def ends_of_stages(rooms: Sequence[DeviceRoom], places: Sequence[int], host_experts: int = 0) -> list[int]:
     """Return the layers before which the stages on GPUs end: each takes as many layers as fit.
 
     `places` are the layers before which a model may be cut, in ascending order, and last their number. The
@@ -97,7 +97,7 @@ class DividedForecast(MemoryForecast):
     def __init__(
         self,
         file: GGUFFile,
-        stages: Sequence[Stage],
+        stages: Sequence[DeviceStage],
         types: KVTypes,
         projector: GGUFFile | None = None,
         *,
@@ -174,7 +174,7 @@ class DividedForecast(MemoryForecast):
 class Placed:
     """One way to place a model: its stages, and what users should know of it."""
 
-    stages: tuple[Stage, ...]
+    stages: tuple[DeviceStage, ...]
     fitting: int = 0  # layers that GPUs have the memory for, whatever `num_gpu` says
     gpus: int = 0  # GPUs to choose from
     warning: str = ""
@@ -185,7 +185,7 @@ class Placed:
 
 
 @dataclass(frozen=True)
-class Devices:
+class UsableDevices:
     """The backends that may compute a model: of GPUs, the best first, and of the processor."""
 
     gpus: Sequence[Backend]
@@ -193,7 +193,7 @@ class Devices:
 
 
 def placements(
-    devices: Devices,
+    devices: UsableDevices,
     wanted: Placement,
     forecast: Callable[[Backend, int], Forecast],
     sizes: Mapping[str, int],
@@ -215,14 +215,14 @@ def placements(
     divisible = len(places) > 1
     unheeded = _unheeded(devices.gpus, wanted)
 
-    def placed(stages: Sequence[Stage], fitting: int, warning: str = "") -> Placed:
+    def placed(stages: Sequence[DeviceStage], fitting: int, warning: str = "") -> Placed:
         return Placed(tuple(stages), fitting, len(devices.gpus), "; ".join(filter(None, (unheeded, warning))))
 
-    tried: list[list[Stage]] = []
+    tried: list[list[DeviceStage]] = []
     if not wanted.tensor_split and (limit == count or not divisible):
         whole = "" if limit == count else f"its layers cannot be divided, so that all are on {gpus[0].device}"
         for gpu in gpus:
-            tried.append([Stage(gpu, 0, count)])
+            tried.append([DeviceStage(gpu, 0, count)])
             yield placed(tried[-1], count, whole)
     if divisible:
         mosts = _mosts(devices.gpus, gpus, wanted, limit)
@@ -240,11 +240,11 @@ def placements(
                 fitting = sum(len(stage) for stage in best if stage.is_on_gpu)
                 yield placed(stages, fitting, _shortage(stages, wanted, limit))
     if host is None:
-        yield placed([Stage(gpus[0], 0, count)], count)
+        yield placed([DeviceStage(gpus[0], 0, count)], count)
     elif divisible and limit < places[0]:
-        yield placed([Stage(host, 0, count)], 0, f"it cannot be divided before layer {places[0]}")
+        yield placed([DeviceStage(host, 0, count)], 0, f"it cannot be divided before layer {places[0]}")
     else:
-        yield placed([Stage(host, 0, count)], 0)
+        yield placed([DeviceStage(host, 0, count)], 0)
 
 
 def sizes_on_gpu(sizes: Mapping[str, int], forecast: MemoryForecast) -> dict[str, int]:
@@ -280,14 +280,14 @@ def _mosts(devices: Sequence[Backend], gpus: Sequence[Backend], wanted: Placemen
     return [round(limit * each / sums[-1]) for each in sums]
 
 
-def _room(gpu: Backend, tables: Sequence[MemoryTable], count: int, beside: int, share: float) -> Room:
+def _room(gpu: Backend, tables: Sequence[MemoryTable], count: int, beside: int, share: float) -> DeviceRoom:
     """Return the memory of a GPU, a `share` of which stays free; `tables` are with and without experts."""
     table, without_experts = tables
     free = gpu.available_memory()
     layers = [table.layer(number) for number in range(count)]
     names = {each.name for each in layers}
     others = [part for part in table.parts if part.name not in names]
-    return Room(
+    return DeviceRoom(
         free=free - round(free * share) - min(_MARGIN, round(free * _MARGIN_SHARE)),
         layers=[each.weights + each.cache for each in layers],
         experts=[each.weights - without_experts.layer(n).weights for n, each in enumerate(layers)],
@@ -300,10 +300,10 @@ def _room(gpu: Backend, tables: Sequence[MemoryTable], count: int, beside: int, 
 def _divided(
     gpus: Sequence[Backend],
     host: Backend | None,
-    rooms: Sequence[Room],
+    rooms: Sequence[DeviceRoom],
     places: Sequence[int],
-    tried: Sequence[list[Stage]] = (),
-) -> list[Stage]:
+    tried: Sequence[list[DeviceStage]] = (),
+) -> list[DeviceStage]:
     """Return the stages of a model with as much on the GPUs as fits there; empty if nothing does.
 
     Experts of the first layers are left to the processor before whole layers are. What was `tried` took more
@@ -324,19 +324,20 @@ def _divided(
 
 def _stages(
     gpus: Sequence[Backend], host: Backend | None, ends: Sequence[int], host_experts: int, count: int
-) -> list[Stage]:
+) -> list[DeviceStage]:
     """Return the stages of a model with `count` layers; empty if no device is left for the last ones."""
     if host is None and ends[-1] < count:
         return []
     parts = [
-        Stage(gpu, begin, end, host_experts) for gpu, begin, end in zip(gpus, [0, *ends], ends, strict=False)
+        DeviceStage(gpu, begin, end, host_experts)
+        for gpu, begin, end in zip(gpus, [0, *ends], ends, strict=False)
     ]
     if host is not None:  # whose memory is checked later
-        parts.append(Stage(host, ends[-1], count))
+        parts.append(DeviceStage(host, ends[-1], count))
     return [stage for stage in parts if len(stage)]
 
 
-def _shortage(stages: Sequence[Stage], wanted: Placement, limit: int) -> str:
+def _shortage(stages: Sequence[DeviceStage], wanted: Placement, limit: int) -> str:
     """Return a sentence about what should be on a GPU, and is not for lack of memory."""
     on_gpus = [stage for stage in stages if stage.is_on_gpu]
     there, names = sum(map(len, on_gpus)), " and ".join(stage.ops.device for stage in on_gpus)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from puna.gguf import GGMLType
 from puna.model.load import load_model
-from puna.model.placement import Stage
+from puna.model.placement import DeviceStage
 from puna.ops import Backend, ExpertNetworks, ExpertWeights, Weight, processor_backend
 from puna.ops.gpu.torch_backend import TorchBackend
 from puna.ops.gpu.triton_backend import TritonBackend
@@ -133,7 +133,8 @@ def test_models_with_experts_on_the_host_compute_the_same(
     config, write = MODELS[name]
     path = write(tmp_path / "model.gguf", config)
     ours, whole = (
-        load_model(path, stages=[Stage(TorchBackend(device), 0, 8, host_experts=layers)]) for layers in (8, 0)
+        load_model(path, stages=[DeviceStage(TorchBackend(device), 0, 8, host_experts=layers)])
+        for layers in (8, 0)
     )
     tokens = random_tokens(ours, 40, 1)
     found, expected = (our_log_probabilities(each, tokens, [25, 1, 14]) for each in (ours, whole))
@@ -144,7 +145,7 @@ def test_models_with_experts_on_the_host_compute_the_same(
 def test_single_and_joined_experts_stay_on_the_host(tmp_path: Path, device: torch.device) -> None:
     for kind in ("single", "joined"):
         path = tiny_llama_gguf(tmp_path / f"{kind}.gguf", TinyLlama(experts=4, expert_tensors=kind))
-        loaded = load_model(path, stages=[Stage(TorchBackend(device), 0, 8, host_experts=1)])
+        loaded = load_model(path, stages=[DeviceStage(TorchBackend(device), 0, 8, host_experts=1)])
         first, second = (layer.feed_forward.experts for layer in loaded.model.layers[:2])  # type: ignore
         assert first.gate.on_host
         assert first.down.on_host

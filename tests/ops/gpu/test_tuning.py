@@ -11,14 +11,14 @@ import torch
 
 from puna.ops.gpu import tuning
 from puna.ops.gpu.kernels.tiles import TILES, ManyTiles, tiles_for
-from puna.ops.gpu.tuning import FORMS, Form, choose, read, with_chosen, write
+from puna.ops.gpu.tuning import FORMS, TunedProduct, choose, read, with_chosen, write
 
 USUAL = TILES[0]
 SOME = ManyTiles(64, 64, 4, 3, programs=264)
 OTHERS = ManyTiles(128, 128, 8, 3)
 
 
-def times(fast: dict[str, ManyTiles], seconds: float = 0.5) -> Callable[[Form, ManyTiles], float]:
+def times(fast: dict[str, ManyTiles], seconds: float = 0.5) -> Callable[[TunedProduct, ManyTiles], float]:
     """Return a measurement by which some tiles take `seconds`, and all others a second."""
     return lambda form, tiles: seconds if fast.get(form.name) == tiles else 1.0
 
@@ -35,7 +35,7 @@ def test_the_fastest_tiles_are_chosen_and_the_usual_ones_unless_others_gain() ->
 def test_what_is_known_is_not_measured_again_and_time_is_limited() -> None:
     asked: list[str] = []
 
-    def measure(form: Form, tiles: ManyTiles) -> float:
+    def measure(form: TunedProduct, tiles: ManyTiles) -> float:
         asked.append(form.name)
         return 1.0
 

@@ -68,7 +68,7 @@ class HostParts:
         return self._host.numpy(result)
 
 
-class Interruptible(Protocol):
+class InterruptibleRecording(Protocol):
     """A recording of a device's work, which cannot contain what the host computes."""
 
     def interrupt(self, part: HostPart) -> None:
@@ -76,14 +76,14 @@ class Interruptible(Protocol):
 
 
 class _Current(threading.local):
-    recording: Interruptible | None = None
+    recording: InterruptibleRecording | None = None
 
 
 _current = _Current()
 
 
 @contextmanager
-def interrupting(recording: Interruptible) -> Iterator[None]:
+def interrupting(recording: InterruptibleRecording) -> Iterator[None]:
     """Give parts that this thread meets to `recording`, instead of running them."""
     _current.recording = recording
     try:

@@ -48,7 +48,7 @@ _DENSE: Final = tuple(
 
 
 @dataclass(frozen=True)
-class Form:
+class TunedProduct:
     """A kind of product whose tiles are chosen, and one that stands for it."""
 
     name: str  # field of `Tiles`
@@ -58,15 +58,15 @@ class Form:
 
 
 FORMS: Final = (
-    Form("many", GGMLType.Q4_K, 128, _UNPACKED),
-    Form("dense", GGMLType.F16, 2048, _DENSE),
-    Form("many_wide", GGMLType.Q6_K, 128, _UNPACKED),
+    TunedProduct("many", GGMLType.Q4_K, 128, _UNPACKED),
+    TunedProduct("dense", GGMLType.F16, 2048, _DENSE),
+    TunedProduct("many_wide", GGMLType.Q6_K, 128, _UNPACKED),
 )
 #: Size of the matrix, a usual one of models of 8 billion weights.
 _SIZE: Final = 4096
 
 #: Seconds that a form takes with some tiles; infinite if they do not fit.
-Measure = Callable[[Form, ManyTiles], float]
+Measure = Callable[[TunedProduct, ManyTiles], float]
 #: Tiles by the names of forms.
 Chosen = Mapping[str, ManyTiles]
 
@@ -108,7 +108,9 @@ def choose(
     return found
 
 
-def _best(form: Form, usual: Tiles, measure: Measure, is_late: Callable[[], bool]) -> ManyTiles | None:
+def _best(
+    form: TunedProduct, usual: Tiles, measure: Measure, is_late: Callable[[], bool]
+) -> ManyTiles | None:
     """Return the best tiles of a form; None if the time does not suffice."""
     first: ManyTiles = getattr(usual, form.name)
     best, fastest = first, float("inf")
@@ -174,7 +176,7 @@ def _on(device: torch.device) -> Measure:
     usual = tiles_for(device)
     products: dict[str, tuple[torch.Tensor, PackedMatrix]] = {}
 
-    def product(form: Form) -> tuple[torch.Tensor, PackedMatrix]:
+    def product(form: TunedProduct) -> tuple[torch.Tensor, PackedMatrix]:
         if form.name not in products:
             size = form.type.nbytes(_SIZE * _SIZE)
             data = torch.randint(0, 256, (size,), dtype=torch.uint8, device=device)
@@ -182,7 +184,7 @@ def _on(device: torch.device) -> Measure:
             products[form.name] = torch.randn(form.rows, _SIZE, device=device), matrix
         return products[form.name]
 
-    def measure(form: Form, tiles: ManyTiles) -> float:
+    def measure(form: TunedProduct, tiles: ManyTiles) -> float:
         x, matrix = product(form)
         changes: dict[str, Any] = {form.name: tiles}
         use(device, replace(usual, **changes))
