@@ -183,7 +183,7 @@ bench-vision: .venv-peers/installed ## compare the speed of reading images with 
 	$(PEERS)/python bench/vision.py
 
 bench-cluster: .venv/developed ## measure replicas in real processes on this machine
-	$(BIN)/python bench/cluster_replicas.py --output build/bench-cluster
+	$(BIN)/python bench/cluster_replicas.py --output docs
 
 cluster-simulation: .venv/developed ## simulate clusters of up to 4,096 replicas under several routers
 	$(BIN)/python bench/cluster_simulation.py --output docs

@@ -30,6 +30,7 @@ REPORTS = {
     "docs/agents.json": "agents_report",
     "docs/clients.json": "clients_report",
     "docs/cluster-simulation.json": "cluster_report",
+    "docs/cluster-replicas.json": "cluster_replicas_report",
     "docs/memory.json": "memory_report",
     "docs/gpu.json": "gpu_report",
     "demo/evaluation.json": "demo.evaluate",
