@@ -10,6 +10,7 @@ import pytest
 from puna.engine import engine as engines
 from puna.engine.batching import BatchSlice
 from puna.engine.executor import Rows
+from puna.engine.scheduler import Pace
 from puna.machine import is_out_of_memory
 from puna.model.load import LoadedModel, load_model
 from puna.protocol import Failed
@@ -88,6 +89,11 @@ def test_prompts_that_need_too_much_memory_are_read_in_smaller_steps(tmp_path: P
     run.finish()
     assert run.tokens(0) == expected.tokens(0)
     assert run.done(1).eval_count == 30
+
+
+def test_steps_are_halved_down_to_the_smallest() -> None:
+    pace = Pace(1024)
+    assert [pace.shrink(rows) for rows in (2048, 1000, 304, 172, 129, 128, 3)] == [0, 500, 152, 0, 128, 0, 0]
 
 
 def test_a_prompt_for_which_there_is_no_memory_at_all_fails_alone(tiny: LoadedModel) -> None:

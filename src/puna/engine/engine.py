@@ -474,8 +474,8 @@ class Engine:
         """
         if len(slices) == 1 and not slices[0].draft.tokens:
             rows = slices[0].rows
-            if is_out_of_memory(error) and self.scheduler.pace.shrink(rows):
-                log.warning("memory is short: steps have at most %d rows from now on", rows // 2)
+            if is_out_of_memory(error) and (most := self.scheduler.pace.shrink(rows)):
+                log.warning("memory is short: steps have at most %d rows from now on", most)
             else:
                 self._fail(slices[0].sequence, error)
             return

@@ -63,15 +63,15 @@ class Pace:
         due = self._stream_s * prompts * _CAUTION
         return max(1, min(int(due / self._token_s), self._most))
 
-    def shrink(self, rows: int) -> bool:
+    def shrink(self, rows: int) -> int:
         """Have smaller steps from now on, as one with `rows` rows took too much memory.
 
-        Returns whether they will be smaller.
+        Returns how many rows they have at most; 0 if they cannot be smaller.
         """
-        if rows > self._most or rows < 2 * _FEWEST:
-            return False
-        self._most = rows // 2
-        return True
+        if rows > self._most or rows <= _FEWEST:
+            return 0
+        self._most = max(rows // 2, _FEWEST)
+        return self._most
 
     def patience_s(self, load: StepLoad) -> float:
         """Return how long other work, such as encoding images, may delay the next step.
