@@ -5,53 +5,38 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from puna.batch import BatchArrays, ImageStates, Input
+from puna.batch import BatchArrays, ImageStates
 from puna.kvcache.cache import Cache
 from puna.kvcache.divided import DividedCache
 from puna.kvcache.types import F16_TYPES, KVTypes
 from puna.model.base import PassPart
 from puna.model.layer_cache import typical_bytes
-from puna.options import PUNA
+from puna.model.staged import StagedModel
 
 if TYPE_CHECKING:
     from puna.model.decoder import Decoder
-    from puna.model.options import TextOptions
-    from puna.nn.heads import Classifier, PredictionHead
     from puna.ops import Array, Backend, Rope
 
 
-class DividedModel:
+class DividedModel(StagedModel):
     """`RunnableModel` of several stages, consecutive layers each with a backend of its own.
 
-    The first stage also has everything that is no layer, so passes return to it; see
-    `puna.model.stages.ModelStage`. What one stage hands to the next goes through the host.
+    What one stage hands to the next goes through the host.
     """
 
-    engine: ClassVar[str] = PUNA
-    grows: ClassVar[bool] = True
-    encodes_prompts: ClassVar[bool] = False
-    max_sequences: ClassVar[int | None] = None
-
     def __init__(self, stages: Sequence[Decoder]) -> None:
+        first = stages[0]
+        super().__init__(first)
         self.stages = list(stages)
-        self.first = first = stages[0]
-        self.ops: Backend = first.ops
-        self.generates: bool = first.generates
-        self.classifier: Classifier | None = first.classifier
-        self.exact_context: bool = first.exact_context
         self.parts = [
             PassPart(first.ops, lambda _, batch, cache: first.run(first.embed(batch), batch, cache)),
             *(PassPart(stage.ops, stage.run) for stage in stages[1:]),
             PassPart(first.ops, lambda carried, batch, _: [first.logits(first.finish(carried, batch))]),
         ]
-
-    @property
-    def options(self) -> TextOptions:
-        return self.first.options
 
     @property
     def kernels(self) -> str:
@@ -102,12 +87,6 @@ class DividedModel:
 
     # --- passes -----------------------------------------------------------------------------------
 
-    def inputs(self, tokens: Sequence[int]) -> list[Input]:
-        return self.first.inputs(tokens)
-
-    def forward(self, batch: BatchArrays, cache: Cache) -> Array:
-        return self.first.logits(self.hidden(batch, cache))
-
     def hidden(self, batch: BatchArrays, cache: Cache) -> Array:
         batches = {self.ops: batch}
         carried, there = self.first.embed(batch), self.ops
@@ -134,24 +113,6 @@ class DividedModel:
             ],
             kept=batch.kept,  # only the first stage writes to it
         )
-
-    def hidden_and_logits(self, batch: BatchArrays, cache: Cache, predicted: Array) -> tuple[Array, Array]:
-        hidden = self.hidden(batch, cache)
-        return hidden, self.first.logits_of(predicted, hidden, batch)
-
-    # --- prediction heads, which the first stage has, and rotations ---------------------------------
-
-    @property
-    def prediction_heads(self) -> Sequence[PredictionHead]:
-        return self.first.prediction_heads
-
-    def look_ahead(self, head: int, hidden: Array, batch: BatchArrays, cache: Cache) -> Array:
-        """See `Decoder.look_ahead`."""
-        return self.first.look_ahead(head, hidden, batch, cache)
-
-    def head_logits(self, head: int, hidden: Array) -> Array:
-        """See `Decoder.head_logits`."""
-        return self.first.head_logits(head, hidden)
 
     def layer_ropes(self, context: int) -> list[Rope | None]:
         """See `Decoder.layer_ropes`."""

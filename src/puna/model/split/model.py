@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 import numpy as np
 
-from puna.batch import Batch, BatchArrays, Input
+from puna.batch import Batch, BatchArrays
 from puna.errors import ModelLostError, RunnerError
 from puna.kvcache.cache import Cache
 from puna.kvcache.types import F16_TYPES, KVTypes
@@ -25,8 +25,9 @@ from puna.model.layer_cache import typical_bytes
 from puna.model.split.cache import SplitCache
 from puna.model.split.wire import Arrays, Broken, Greeting, Link, MakeCache, Rows, StageMessage, packed
 from puna.model.split.worker import Inbox, read_all
+from puna.model.staged import StagedModel
 from puna.model.stages import ModelStage
-from puna.ops import Array, Backend
+from puna.ops import Array
 
 T = TypeVar("T", Greeting, MakeCache, Rows)
 
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from puna.model.decoder import Decoder
-    from puna.model.options import TextOptions
-    from puna.nn.heads import Classifier, PredictionHead
     from puna.ops import Rope
 
 
@@ -149,22 +148,12 @@ class OtherStages:
         return self._lost
 
 
-class SplitModel:
+class SplitModel(StagedModel):
     """`RunnableModel` whose first stage is here; see `puna.model.base.RunnableModel`."""
 
-    exact_context: bool
-    grows = True
-    encodes_prompts = False
-    max_sequences = None
-
     def __init__(self, first: Decoder, other_stages: OtherStages) -> None:
-        self.first = first
+        super().__init__(first)
         self.other_stages = other_stages
-        self.engine = first.engine
-        self.ops: Backend = first.ops
-        self.generates = first.generates
-        self.classifier: Classifier | None = first.classifier
-        self.exact_context = first.exact_context
         stage = first.options.stage
         assert stage is not None
         self._shows_images = first.reads_images(stage.end)
@@ -192,12 +181,6 @@ class SplitModel:
 
     def sample_cache(self, types: KVTypes) -> Cache:
         return self.first.sample_cache(types)
-
-    def inputs(self, tokens: Sequence[int]) -> list[Input]:
-        return self.first.inputs(tokens)
-
-    def forward(self, batch: BatchArrays, cache: Cache) -> Array:
-        return self.first.logits(self.hidden(batch, cache))
 
     def hidden(self, batch: BatchArrays, cache: Cache) -> Array:
         assert isinstance(cache, SplitCache), "a split model has caches of its own"
@@ -244,28 +227,6 @@ class SplitModel:
             cost.compute_us += spent.compute_us
             cost.received_bytes = spent.received_bytes
         return arrays
-
-    def hidden_and_logits(self, batch: BatchArrays, cache: Cache, predicted: Array) -> tuple[Array, Array]:
-        hidden = self.hidden(batch, cache)
-        return hidden, self.first.logits_of(predicted, hidden, batch)
-
-    # --- prediction heads and rotations, which the first stage has ---------------------------------------
-
-    @property
-    def options(self) -> TextOptions:
-        return self.first.options
-
-    @property
-    def prediction_heads(self) -> Sequence[PredictionHead]:
-        return self.first.prediction_heads
-
-    def look_ahead(self, head: int, hidden: Array, batch: BatchArrays, cache: Cache) -> Array:
-        """See `Decoder.look_ahead`."""
-        return self.first.look_ahead(head, hidden, batch, cache)
-
-    def head_logits(self, head: int, hidden: Array) -> Array:
-        """See `Decoder.head_logits`."""
-        return self.first.head_logits(head, hidden)
 
     def layer_ropes(self, context: int) -> list[Rope | None]:
         """See `Decoder.layer_ropes`."""
