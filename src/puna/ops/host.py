@@ -18,28 +18,22 @@ from puna.system import pages
 _LARGE = 4 << 20
 
 
-class HostIndexBuffer:
-    """An index buffer that operations read directly, without a copy."""
+class HostBuffer:
+    """Indices or numbers that operations read directly, without a copy."""
 
     mirrored = False
 
-    def __init__(self, shape: Sequence[int], array_type: type[NDArray[Any]] = np.ndarray) -> None:
+    def __init__(
+        self,
+        shape: Sequence[int],
+        kind: type[np.int32 | np.float32] = np.int32,
+        array_type: type[NDArray[Any]] = np.ndarray,
+    ) -> None:
         # np.zeros is backed lazily: unused parts cost address space, not memory.
-        self.host: NDArray[np.int32] = np.zeros(shape, np.int32)
+        self.host: NDArray[Any] = np.zeros(shape, kind)
         self.array = self.host.view(array_type)
 
     def upload(self, ranges: Sequence[tuple[int, int]] | None = None) -> None:
-        pass
-
-
-class HostNumberBuffer:
-    """A number buffer that operations read directly, without a copy."""
-
-    def __init__(self, shape: Sequence[int], array_type: type[NDArray[Any]] = np.ndarray) -> None:
-        self.host: NDArray[np.float32] = np.zeros(shape, np.float32)
-        self.array = self.host.view(array_type)
-
-    def upload(self) -> None:
         pass
 
 

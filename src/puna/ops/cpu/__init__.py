@@ -22,7 +22,7 @@ from puna.ops.backend import Backend
 from puna.ops.cpu import packing
 from puna.ops.cpu.recorder import CPURecorder, Traced, read
 from puna.ops.experts import ACTIVATIONS, ExpertNetworks, ExpertWeights, Routing
-from puna.ops.host import HostIndexBuffer, HostNumberBuffer, HostStorage
+from puna.ops.host import HostBuffer, HostStorage
 from puna.ops.rope import Rope
 from puna.ops.weight import Weight
 
@@ -56,11 +56,11 @@ class CPU(Backend):
     def numpy(self, array: Array) -> Array:
         return read(array)
 
-    def index_buffer(self, *shape: int) -> HostIndexBuffer:
-        return HostIndexBuffer(shape, Traced)
+    def index_buffer(self, *shape: int) -> HostBuffer:
+        return HostBuffer(shape, np.int32, Traced)
 
-    def number_buffer(self, *shape: int) -> HostNumberBuffer:
-        return HostNumberBuffer(shape, Traced)
+    def number_buffer(self, *shape: int) -> HostBuffer:
+        return HostBuffer(shape, np.float32, Traced)
 
     def concatenate(self, arrays: Sequence[Array]) -> Array:
         return np.concatenate(arrays)

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puna import _native
-from puna.ops.host import HostIndexBuffer, HostNumberBuffer
+from puna.ops.host import HostBuffer
 from puna.ops.recording import Recorded
 
 
@@ -274,9 +274,7 @@ class CPURecorder:
     def __init__(self) -> None:
         self.memory = RecorderMemory()
 
-    def record(
-        self, compute: Callable[..., NDArray[Any]], inputs: Sequence[HostIndexBuffer | HostNumberBuffer] = ()
-    ) -> Recorded:
+    def record(self, compute: Callable[..., NDArray[Any]], inputs: Sequence[HostBuffer] = ()) -> Recorded:
         calls, notes = _native.Program(), _Notes(self.memory)
         calls.begin(notes)
         try:

@@ -17,7 +17,7 @@ from puna.gguf import GGMLType
 from puna.ops import quantized
 from puna.ops.backend import Backend
 from puna.ops.experts import ExpertNetworks, ExpertWeights, Routing
-from puna.ops.host import HostIndexBuffer, HostNumberBuffer, HostStorage
+from puna.ops.host import HostBuffer, HostStorage
 from puna.ops.rope import Rope
 from puna.ops.weight import Weight
 
@@ -39,11 +39,11 @@ class Reference(Backend):
     def numpy(self, array: Array) -> Array:
         return array
 
-    def index_buffer(self, *shape: int) -> HostIndexBuffer:
-        return HostIndexBuffer(shape)
+    def index_buffer(self, *shape: int) -> HostBuffer:
+        return HostBuffer(shape)
 
-    def number_buffer(self, *shape: int) -> HostNumberBuffer:
-        return HostNumberBuffer(shape)
+    def number_buffer(self, *shape: int) -> HostBuffer:
+        return HostBuffer(shape, np.float32)
 
     def concatenate(self, arrays: Sequence[Array]) -> Array:
         return np.concatenate(arrays)
