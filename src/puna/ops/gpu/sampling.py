@@ -127,7 +127,7 @@ def choose(rows: Sequence[Draw], find: Find, host: Backend, device: Backend) -> 
             if draw is not None:
                 left.discard(place)
                 drawn.append((place, draw._replace(allowed=None, changes=None), ids))
-    copied = on_host([rows[place].logits for place in left], device)
+    copied = copy_rows([rows[place].logits for place in left], device)
     drawn += [
         (place, rows[place]._replace(logits=logits), None) for place, logits in zip(left, copied, strict=True)
     ]
@@ -148,7 +148,7 @@ def _check(row: Draw) -> None:
             raise IndexError(f"choose: changes of tokens {first} to {last}, and there are {size} logits")
 
 
-def on_host(rows: Sequence[Any], device: Backend) -> list[NDArray[np.float32]]:
+def copy_rows(rows: Sequence[Any], device: Backend) -> list[NDArray[np.float32]]:
     """Return copies of rows of logits on the host, in one transfer."""
     if not rows:
         return []
@@ -187,6 +187,6 @@ def likeliest(
         ids = leading.ids[order].astype(np.int64)
         found.append(Likeliest(largest, leading.total, leading.logit, ids, leading.logits[order]))
     left = [row for row, one in zip(rows, found, strict=True) if one is None]
-    copied = zip(on_host([logits for logits, _ in left], device), (token for _, token in left), strict=True)
+    copied = zip(copy_rows([logits for logits, _ in left], device), (token for _, token in left), strict=True)
     others = iter(host.likeliest(list(copied), count))
     return [next(others) if one is None else one for one in found]

@@ -1,9 +1,10 @@
-"""The way of small values from the host to a device, without waiting for it."""
+"""The ways of values between the host and a device: small ones get there without waiting for it."""
 
 from __future__ import annotations
 
 import threading
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -62,3 +63,14 @@ def sent(values: NDArray[np.generic], device: torch.device) -> Tensor:
     target = torch.empty(values.shape, dtype=torch.from_numpy(values).dtype, device=device)
     send(values, target)
     return target
+
+
+def received(tensor: Tensor) -> NDArray[Any]:
+    """Return a tensor's values on the host, once the device has computed them."""
+    there = tensor
+    if tensor.device.type != "cpu":
+        there = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        there.copy_(tensor, non_blocking=True)
+        torch.cuda.current_stream(tensor.device).synchronize()
+    values: NDArray[Any] = there.numpy()
+    return values

@@ -24,7 +24,7 @@ from puna.ops.experts import ExpertNetworks, ExpertWeights, Routing
 from puna.ops.gpu import sampling
 from puna.ops.gpu.host_parts import HostParts
 from puna.ops.gpu.sampling import Leading, Wanted
-from puna.ops.gpu.staging import send, sent
+from puna.ops.gpu.staging import received, send, sent
 from puna.ops.gpu.storage import DeviceStorage
 from puna.ops.rope import Rope
 from puna.ops.sampling import Draw, Likeliest
@@ -130,13 +130,7 @@ class TorchBackend(Backend):
         return torch.from_numpy(np.ascontiguousarray(given)).to(self.place)
 
     def numpy(self, array: Tensor) -> NDArray[Any]:
-        if array.device.type == "cpu":
-            found: NDArray[Any] = array.numpy().view()
-        else:
-            there = torch.empty(array.shape, dtype=array.dtype, pin_memory=True)
-            there.copy_(array, non_blocking=True)
-            torch.cuda.current_stream(array.device).synchronize()
-            found = there.numpy()
+        found = received(array).view()
         found.flags.writeable = False
         return found
 

@@ -29,7 +29,7 @@ from puna.ops.gpu.kernels import (
     store,
 )
 from puna.ops.gpu.packed import PackedMatrix
-from puna.ops.gpu.sampling import Leading, Wanted, on_host
+from puna.ops.gpu.sampling import Leading, Wanted, copy_rows
 from puna.ops.gpu.storage import DeviceStorage
 from puna.ops.gpu.torch_backend import TorchBackend, check_product, paired
 from puna.ops.low_rank import LowRankWeights
@@ -202,14 +202,16 @@ class TritonBackend(TorchBackend):
     def choose(self, rows: Sequence[Draw]) -> list[int | None]:
         if not self._has_few(len(rows)):
             return super().choose(rows)
-        copied = on_host([row.logits for row in rows], self)
+        copied = copy_rows([row.logits for row in rows], self)
         given = zip(rows, copied, strict=True)
         return self.host.choose([row._replace(logits=logits) for row, logits in given])
 
     def likeliest(self, rows: Sequence[tuple[Any, int]], count: int) -> list[Likeliest]:
         if not self._has_few(len(rows)):
             return super().likeliest(rows, count)
-        copied = zip(on_host([logits for logits, _ in rows], self), (token for _, token in rows), strict=True)
+        copied = zip(
+            copy_rows([logits for logits, _ in rows], self), (token for _, token in rows), strict=True
+        )
         return self.host.likeliest(list(copied), count)
 
     def _has_few(self, rows: int) -> bool:

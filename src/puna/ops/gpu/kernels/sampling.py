@@ -20,7 +20,7 @@ from torch import Tensor
 from puna.ops.gpu.kernels import elementary
 from puna.ops.gpu.kernels.variant import Variant
 from puna.ops.gpu.sampling import SMALL, Leading, Wanted
-from puna.ops.gpu.staging import sent
+from puna.ops.gpu.staging import received, sent
 
 #: Tokens of a group: the larger, the fewer maxima, and the more tokens to look at again.
 GROUP = 32
@@ -185,7 +185,7 @@ def find(rows: Sequence[Wanted]) -> list[Leading]:
     there = sent(np.concatenate([plan.reshape(-1).view(np.int32), *lists]), device)
     of_rows = there[: 2 * plan.size].view(torch.int64)
     result = launch(of_rows, there[2 * plan.size :], len(rows), chunks, room)
-    return _read(_on_host(result), room)
+    return _read(received(result), room)
 
 
 def launch(plan: Tensor, lists: Tensor, rows: int, chunks: int, room: int) -> Tensor:
@@ -246,15 +246,6 @@ def plan_of(
         line[:8] = source, target, len(values), count, changes, masked, row.count, row.token
     plan[:, 8] = temperatures
     return plan, lists
-
-
-def _on_host(result: Tensor) -> NDArray[np.int32]:
-    if result.device.type == "cpu":
-        return result.numpy()
-    there = torch.empty(result.shape, dtype=result.dtype, pin_memory=True)
-    there.copy_(result, non_blocking=True)
-    torch.cuda.current_stream(result.device).synchronize()
-    return there.numpy()
 
 
 def _read(result: NDArray[np.int32], room: int) -> list[Leading]:
