@@ -15,6 +15,7 @@ from puna.options import AdapterFile, AdapterScale
 from tests.engine.runs import Run
 from tests.model.models.parity import reference_log_probabilities
 from tests.tiny.adapters import TinyAdapter
+from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 
 PROMPT = [5, 17, 101, 33, 8, 250, 61, 99, 140, 12, 3]
 
@@ -41,6 +42,17 @@ def merging(model: Any, first: TinyAdapter, second: TinyAdapter) -> Callable[[Us
         return made[uses]
 
     return merged
+
+
+def adapted_llama(folder: Path) -> tuple[Path, list[AdapterFile], Callable[[Uses], Any]]:
+    """Write a model of three layers and two adapters of some linears; see `merging` for the last."""
+    config = TinyLlama(layers=3)
+    model = config.build()
+    first = TinyAdapter(("q_proj", "v_proj", "down_proj"), seed=5)
+    second = TinyAdapter(("k_proj", "up_proj", "lm_head"), rank=2, alpha=3.0, seed=6)
+    files = files_of(first.write_peft(folder / "a", model), second.write_peft(folder / "b", model))
+    path = tiny_llama_gguf(folder / "model.gguf", config, model=model)
+    return path, files, merging(model, first, second)
 
 
 def wanted(uses: Uses) -> list[AdapterScale]:

@@ -14,14 +14,13 @@ from puna.engine.executor import Replay
 from puna.kvcache.types import F16_TYPES
 from puna.model.load import load_model
 from puna.ops import Backend, backend_named
-from tests.engine.adapted import check_mixed, files_of, merging
+from tests.engine.adapted import adapted_llama, check_mixed
 from tests.engine.drafting import draft_always
 from tests.engine.runs import Run
 from tests.engine.test_replay import Pair
 from tests.engine.test_split import MADE, story
 from tests.model.divisions import divided
 from tests.stand_in_gpus import use_gpus
-from tests.tiny.adapters import TinyAdapter
 from tests.tiny.decoders import tiny_decoder_gguf
 from tests.tiny.gemmas import TinyGemma3n
 from tests.tiny.llama import TinyLlama, tiny_llama_gguf
@@ -116,13 +115,7 @@ def test_a_draft_model_drafts_for_a_divided_model(
 def test_each_row_has_its_own_adapters_on_both_devices(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processor: Backend
 ) -> None:
-    config = TinyLlama(layers=3)
-    model = config.build()
-    first = TinyAdapter(("q_proj", "v_proj", "down_proj"), seed=5)
-    second = TinyAdapter(("k_proj", "up_proj", "lm_head"), rank=2, alpha=3.0, seed=6)
-    files = files_of(first.write_peft(tmp_path / "a", model), second.write_peft(tmp_path / "b", model))
-    path = tiny_llama_gguf(tmp_path / "model.gguf", config, model=model)
-    merged = merging(model, first, second)
+    path, files, merged = adapted_llama(tmp_path)
     whole = load_model(path, adapters=files, ops=processor)
     expected = check_mixed((whole, merged))
     parts = divided(path, [1], [processor] * 2, adapters=files)

@@ -16,17 +16,15 @@ from puna.model.load import LoadedModel, load_model
 from puna.model.split import cache as split_cache
 from puna.ops import default_backend
 from puna.protocol import Failed
-from tests.engine.adapted import check_mixed, files_of, merging
+from tests.engine.adapted import adapted_llama, check_mixed
 from tests.engine.conftest import KINDS
 from tests.engine.drafting import draft_always
 from tests.engine.runs import Run
 from tests.model.split.splitting import split
 from tests.processors import NOT_BUILT
-from tests.tiny.adapters import TinyAdapter
 from tests.tiny.decoders import tiny_decoder_gguf
 from tests.tiny.heads import MODELS
 from tests.tiny.heads_reference import Reference
-from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 from tests.waiting import wait_until
 
 
@@ -82,13 +80,7 @@ def test_each_row_has_its_own_adapters_wherever_the_model_is_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(split_cache, "ROWS_TOGETHER", 8)
-    config = TinyLlama(layers=3)
-    model = config.build()
-    first = TinyAdapter(("q_proj", "v_proj", "down_proj"), seed=5)
-    second = TinyAdapter(("k_proj", "up_proj", "lm_head"), rank=2, alpha=3.0, seed=6)
-    files = files_of(first.write_peft(tmp_path / "a", model), second.write_peft(tmp_path / "b", model))
-    path = tiny_llama_gguf(tmp_path / "model.gguf", config, model=model)
-    merged = merging(model, first, second)
+    path, files, merged = adapted_llama(tmp_path)
     whole = check_mixed((load_model(path, adapters=files), merged))
     for cuts in ([1], [2], [1, 2]):
         with split(path, cuts, files) as parts:

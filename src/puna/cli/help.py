@@ -94,6 +94,7 @@ class Page:
 
 
 _CLIENT = ("PUNA_HOST", "PUNA_API_KEY")
+_COMPUTING = ("PUNA_NUM_THREADS", "PUNA_CPU", "PUNA_OPS", "PUNA_GPU_DEVICE", "PUNA_GPU_MEMORY_GB")
 PAGES = {
     "puna": Page(
         examples=(
@@ -345,14 +346,7 @@ PAGES = {
                 "puna bench ./model.gguf --parallel 1,8 --json",
             ),
         ),
-        variables=(
-            "PUNA_MODELS",
-            "PUNA_NUM_THREADS",
-            "PUNA_CPU",
-            "PUNA_OPS",
-            "PUNA_GPU_DEVICE",
-            "PUNA_GPU_MEMORY_GB",
-        ),
+        variables=("PUNA_MODELS", *_COMPUTING),
     ),
     "quantize": Page(
         examples=(
@@ -373,15 +367,7 @@ PAGES = {
             ("Check the files of all models", "puna doctor --store"),
             ("Download damaged files again", "puna doctor --store --heal"),
         ),
-        variables=(
-            "PUNA_HOST",
-            "PUNA_MODELS",
-            "PUNA_NUM_THREADS",
-            "PUNA_CPU",
-            "PUNA_OPS",
-            "PUNA_GPU_DEVICE",
-            "PUNA_GPU_MEMORY_GB",
-        ),
+        variables=("PUNA_HOST", "PUNA_MODELS", *_COMPUTING),
     ),
     "debug": Page(
         examples=(
