@@ -5,20 +5,15 @@ python bench/gpu_adapters.py
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from statistics import median
 
 import torch
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+from gpu_products import packed, seconds
 
 from puna.gguf import GGMLType
 from puna.ops.gpu.kernels import matmul
 from puna.ops.gpu.kernels.low_rank import LowRankStack, add_low_rank
-from puna.ops.gpu.packed import PackedMatrix
 
 SHAPES = ((4096, 4096), (14336, 4096), (4096, 14336))  # [out, in]
 ROWS = (1, 8, 16, 64, 512, 2048)
@@ -26,24 +21,8 @@ RANK = 16
 
 
 def microseconds(launch: Callable[[], object]) -> float:
-    """Return the median time of a launch, replayed ten times in a graph."""
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        launch()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(10):
-            launch()
-    times = []
-    for _ in range(5):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end) * 100)
-    return median(times)
+    """Return the time of a launch, of ten in a row."""
+    return seconds([launch] * 10) * 1e6
 
 
 def stacks(outs: int, columns: int) -> list[LowRankStack]:
@@ -58,9 +37,7 @@ def stacks(outs: int, columns: int) -> list[LowRankStack]:
 def main() -> None:
     print(f"{torch.cuda.get_device_name()}; us: product, 1 adapter, 8 adapters of which rows use one each")
     for outs, columns in SHAPES:
-        size = GGMLType.Q4_K.nbytes(outs * columns)
-        data = torch.randint(0, 256, (size,), dtype=torch.uint8, device="cuda")
-        matrix = PackedMatrix.pack(data, GGMLType.Q4_K, outs, columns)
+        matrix = packed(GGMLType.Q4_K, outs, columns)
         one, *_, eight = stacks(outs, columns)
         for rows in ROWS:
             x, y = torch.randn(rows, columns, device="cuda"), torch.zeros(rows, outs, device="cuda")
