@@ -21,8 +21,8 @@ pytestmark = pytest.mark.e2e
 
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write a model whose activations take 64 MiB each in a batch of 256 tokens, the smallest batch tried."""
-    config = TinyLlama(hidden=32, feed_forward=65536, layers=2, context=2048)
+    """Write a model whose activations take 128 MiB each in a step of 128 rows, the smallest that is tried."""
+    config = TinyLlama(hidden=16, heads=2, kv_heads=1, feed_forward=1 << 18, layers=2, context=2048)
     return tiny_llama_gguf(tmp_path_factory.mktemp("runner") / "wide.gguf", config, endless=True)
 
 
@@ -39,9 +39,7 @@ def limit_memory(pid: int, count: int) -> None:
 def test_requests_needing_too_much_memory_get_an_error(wide: Path) -> None:
     async def use(runner: LocalRunner) -> None:
         await collect(runner, "hello")
-        limit_memory(
-            runner.pid, 40 << 20
-        )  # a request needs three activations, each 32 MiB even in half a batch
+        limit_memory(runner.pid, 40 << 20)
         requests = [collect(runner, [token, *PROMPT]) for token in (2, 3)]
         for error in await asyncio.gather(*requests, return_exceptions=True):
             assert isinstance(error, OutOfMemoryError), error
