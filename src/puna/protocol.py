@@ -6,11 +6,10 @@ little-endian, followed by that many bytes of msgpack.
 
 from __future__ import annotations
 
-import socket
 import struct
 import threading
 from collections import deque
-from typing import Final, Generic, Literal, TypeVar
+from typing import Final, Generic, Literal, Protocol, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -418,10 +417,20 @@ class Unpacker(Generic[T]):
         return frames
 
 
-class Channel(Generic[T]):
-    """A blocking socket for messages. Any thread may send; only one receives."""
+class Connection(Protocol):
+    """A blocking socket that one thread may receive from while another one sends."""
 
-    def __init__(self, sock: socket.socket, receives: type[T] | object) -> None:
+    def recv(self, size: int, /) -> bytes:
+        """Return what has arrived, at most `size` bytes; nothing when the other side has closed."""
+
+    def sendall(self, data: bytes, /) -> None:
+        """Send all of `data`."""
+
+
+class Channel(Generic[T]):
+    """A connection for messages. Any thread may send; only one receives."""
+
+    def __init__(self, sock: Connection, receives: type[T] | object) -> None:
         self._sock = sock
         self._sending = threading.Lock()
         self._unpacker: Unpacker[T] = Unpacker(receives)
@@ -676,6 +685,7 @@ class Pong(WireMessage, frozen=True):
     cache_bytes: int  # memory the caches have taken so far
     cells: list[CellCounts]
     evicted: int  # cells of finished requests evicted since loading
+    memory_bytes: int  # of the process
     stages: list[StageCost] = []  # of a split model
 
 

@@ -35,7 +35,9 @@ class Client:
             self.cancelled += 1
             if self.cancelled > 1:
                 raise
-        return Pong(id=1, active=0, running=0, step_age_s=0, cache_bytes=0, cells=[], evicted=0)
+        return Pong(
+            id=1, active=0, running=0, step_age_s=0, cache_bytes=0, cells=[], evicted=0, memory_bytes=0
+        )
 
     async def close(self) -> None:
         self.alive = False
@@ -50,7 +52,7 @@ def test_model_is_closed_though_a_cancellation_gets_lost(monkeypatch: pytest.Mon
     async def scenario() -> None:
         client = Client()
         node = Node("node", "192.0.2.1", None, NodeFacts("box", "", 1, 1, 1, 1))
-        process = SimpleNamespace(measure=lambda: asyncio.sleep(0), memory_bytes=0)
+        process = SimpleNamespace(memory_bytes=0)
 
         async def place(*_: Any, **__: Any) -> Replica:
             return Replica(node, cast(Any, client), cast(Any, process))

@@ -61,6 +61,8 @@ class RayNode:
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # we drain before
             "RAY_memory_monitor_refresh_ms": "0",  # it would kill runners where models fill the memory
+            "RAY_task_events_report_interval_ms": "0",  # nobody reads these, and they take processor time
+            "RAY_enable_metrics_collection": "0",
             "RAY_worker_niceness": "0",  # by default, runners would yield to every other program
         }
         self.address = settings.address

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
 import itertools
-import os
 import secrets
+import socket
 import ssl
 import time
 from dataclasses import dataclass, field
@@ -18,16 +17,11 @@ from puna.cluster.node import Node
 from puna.errors import PunaError, RunnerError
 from puna.protocol import Pong
 from puna.runner.client import RunnerClient
+from puna.runner.peers import CONNECT_TIMEOUT_S, SECRET_BYTES, Hello, listen
 from puna.runner.spawned import SpawnedProcess, death
-from puna.runner.tls import tls_contexts
 from puna.system.processes import notice_loss
 
-#: What a connection sends first: the secret that the actor gave to the head.
-_TOKEN_BYTES: Final = 32
 _START_TIMEOUT_S: Final = 60.0
-#: How long an actor waits for the head's connection.
-_CONNECT_TIMEOUT_S: Final = 30.0
-_PIECE_BYTES: Final = 1 << 18
 #: How long to ask the actor of a runner whose connection broke what became of it.
 _OBITUARY_S: Final = 2.0
 
@@ -36,38 +30,21 @@ _numbers = itertools.count(1)
 
 
 class RunnerHost:
-    """The actor that owns a runner process, and passes on what the head's connection brings."""
+    """The actor that owns a runner process, which the head connects with."""
 
     def __init__(self) -> None:
         self._process: SpawnedProcess | None = None
-        self._pumping: asyncio.Task[None] | None = None
-        self._cut_off: bool | None = None  # the head has gone before the process; None while both are there
+        self._lifeline: socket.socket | None = None  # the process ends with it
 
     async def start(self, address: str) -> tuple[int, bytes]:
         """Start the process, and return the port at `address` and the secret to connect with."""
-        process, reader, writer = await SpawnedProcess.spawn()
-        self._process = process
-        contexts = tls_contexts(os.environ)
-        secret = secrets.token_bytes(_TOKEN_BYTES)
-        connected: asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]]
-        connected = asyncio.get_running_loop().create_future()
-
-        async def accept(theirs: asyncio.StreamReader, ours: asyncio.StreamWriter) -> None:
-            with contextlib.suppress(OSError, asyncio.IncompleteReadError, TimeoutError):
-                given = await asyncio.wait_for(theirs.readexactly(_TOKEN_BYTES), _CONNECT_TIMEOUT_S)
-                if hmac.compare_digest(given, secret) and not connected.done():
-                    connected.set_result((theirs, ours))
-                    return
-            ours.close()
-
-        server = await asyncio.start_server(accept, address, 0, ssl=contexts[0] if contexts else None)
-        self._pumping = asyncio.create_task(self._pump(server, connected, reader, writer))
-        return server.sockets[0].getsockname()[1], secret
-
-    async def memory(self) -> int:
-        """Return the bytes of memory that the process takes."""
-        assert self._process is not None
-        return self._process.memory_bytes
+        secret = secrets.token_bytes(SECRET_BYTES)
+        listener = listen(address)
+        port: int = listener.getsockname()[1]
+        self._lifeline, owner = socket.socketpair()
+        self._lifeline.sendall(secret)
+        self._process = await SpawnedProcess.listening(listener, owner)
+        return port, secret
 
     async def kill(self) -> None:
         """Kill the process."""
@@ -82,36 +59,8 @@ class RunnerHost:
         assert self._process is not None
         await self._process.ended(patience_s)
         await self._process.last_words()
-        return None if self._cut_off else (self._process.returncode, self._process.last_lines)
-
-    async def _pump(
-        self,
-        server: asyncio.Server,
-        connected: asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]],
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-    ) -> None:
-        """Copy both ways between the head and the process, until either has gone."""
-        try:
-            theirs, ours = await asyncio.wait_for(connected, _CONNECT_TIMEOUT_S)
-        except TimeoutError:
-            writer.close()
-            return
-        finally:
-            server.close()
-        notice_loss(ours.get_extra_info("socket"))
-
-        async def copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-            """Pass on bytes as they come; close `sink` when either side has ended."""
-            with contextlib.suppress(OSError):
-                while data := await source.read(_PIECE_BYTES):
-                    sink.write(data)
-                    await sink.drain()
-            if self._cut_off is None:  # before closing one end ends the other
-                self._cut_off = theirs.at_eof() or theirs.exception() is not None
-            sink.close()
-
-        await asyncio.gather(copy(theirs, writer), copy(reader, ours))
+        status = self._process.returncode
+        return None if status == 0 else (status, self._process.last_lines)
 
 
 class RemoteProcess:
@@ -161,10 +110,6 @@ class RemoteProcess:
             return NodeLostError(f"the connection with node {self._node.name} is lost")
         return death(*self._ending, loaded=loaded)
 
-    async def measure(self) -> None:
-        """Ask how much memory it takes. Raises `NodeLostError`."""
-        self.memory_bytes = await ask(self._actor.memory.remote(), self._node.name, _OBITUARY_S)
-
 
 async def start_runner(node: Node, tls: ssl.SSLContext | None) -> tuple[RunnerClient, RemoteProcess]:
     """Start a runner process on a node, and connect with it. Raises `RunnerError`."""
@@ -174,9 +119,9 @@ async def start_runner(node: Node, tls: ssl.SSLContext | None) -> tuple[RunnerCl
         port, secret = await ask(actor.start.remote(node.address), node.name, _START_TIMEOUT_S)
         reader, writer = await asyncio.wait_for(
             asyncio.open_connection(node.address, port, ssl=tls, server_hostname="" if tls else None),
-            _CONNECT_TIMEOUT_S,
+            CONNECT_TIMEOUT_S,
         )
-        writer.write(secret)
+        writer.write(Hello().introduced(secret))
         notice_loss(writer.get_extra_info("socket"))
     except (OSError, TimeoutError) as error:
         await process.close()

@@ -372,6 +372,7 @@ class Replicas:
             cache_bytes=sum(pong.cache_bytes for pong in pongs),
             cells=pongs[0].cells,
             evicted=sum(pong.evicted for pong in pongs),
+            memory_bytes=self.memory_bytes,
             stages=_sums([pong.stages for pong in pongs]),
         )
 
@@ -575,16 +576,15 @@ class Replicas:
             await asyncio.sleep(_HEARTBEAT_S)
             try:
                 replica.pong = await replica.client.ping(silence_s)
+                replica.process.memory_bytes = replica.pong.memory_bytes
                 for stage in replica.stages:
                     stage.pong = await stage.client.ping(silence_s)
+                    stage.process.memory_bytes = stage.pong.memory_bytes
                 if len(self._replicas) > 1:
                     await asyncio.wait_for(self._learn(replica), silence_s)
             except (RunnerError, TimeoutError):
                 replica.kill(f"it did not answer for {silence_s:g} s")
                 return
-            for process in replica.processes:
-                with contextlib.suppress(RunnerError):  # the actor may be busy
-                    await process.measure()
             if not replica.alive:
                 return
             if replica.pong is not None and replica.pong.step_age_s > self._cluster.step_timeout_s:

@@ -1,7 +1,12 @@
-"""The command `python -m puna.runner FD`, run by a server; FD is the runner's end of the socket pair."""
+"""The command `python -m puna.runner FD [listening]`, run by a server or by an actor of a cluster.
+
+FD is the runner's end of a socket pair, or a listening socket that the server connects with, in which case
+standard input is a connection with the actor.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import signal
 import socket
@@ -11,15 +16,24 @@ from puna.lines import LineFormatter
 
 
 def main() -> None:
-    if len(sys.argv) != 2 or not sys.argv[1].isdigit():
-        sys.exit("usage: python -m puna.runner FD (started by `puna serve`, not by hand)")
+    number, *form = sys.argv[1:] or [""]
+    if not number.isdigit() or form not in ([], ["listening"]):
+        sys.exit("usage: python -m puna.runner FD [listening] (started by `puna serve`, not by hand)")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which then closes our socket
     output = logging.StreamHandler(sys.stderr)
     output.setFormatter(LineFormatter("%(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[output])
-    from puna.runner.process import serve
+    with contextlib.ExitStack() as stack:
+        given = stack.enter_context(socket.socket(fileno=int(number)))
+        if form:
+            from puna.runner.peers import await_server
 
-    with socket.socket(fileno=int(sys.argv[1])) as server:
+            owner = stack.enter_context(socket.socket(fileno=sys.stdin.fileno()))
+            server = await_server(given, owner)
+        else:
+            server = given
+        from puna.runner.process import serve
+
         serve(server)
 
 

@@ -1,4 +1,4 @@
-"""Connections between stages of a split model, and who may connect."""
+"""Connections of a runner with other machines: with the server, and between stages of a split model."""
 
 from __future__ import annotations
 
@@ -7,22 +7,24 @@ import hmac
 import logging
 import os
 import socket
+import ssl
 import struct
+import threading
 from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
 from puna.errors import RunnerError
-from puna.protocol import StageAddress
-from puna.runner.tls import tls_contexts
+from puna.protocol import Connection, StageAddress
+from puna.runner.tls import SharedTLS, tls_contexts
 from puna.system.processes import notice_loss
 
 log = logging.getLogger("puna.runner")
 
-#: How long a connection may take to say that it belongs to a stage, and a stage to answer.
+#: How long a connection may take to say its purpose, and a stage to answer.
 _HELLO_TIMEOUT_S: Final = 10.0
-_CONNECT_TIMEOUT_S: Final = 30.0
+CONNECT_TIMEOUT_S: Final = 30.0
 #: How long a stage that is loaded waits for the others.
 JOIN_TIMEOUT_S: Final = 600.0
 SECRET_BYTES: Final = 32
@@ -31,39 +33,53 @@ _LENGTH: Final = struct.Struct("<I")
 
 
 class Hello(msgspec.Struct, frozen=True):
-    """Purpose of a connection: to give a stage work, which goes `onward` from there, or to fetch results."""
+    """Purpose of a connection: to give work, which goes `onward` from there, or to fetch results."""
 
     returns: bool = False
     onward: tuple[StageAddress, ...] = ()
+
+    def introduced(self, secret: bytes) -> bytes:
+        """Return the first bytes of its connection."""
+        body = msgspec.msgpack.encode(self)
+        return secret + _LENGTH.pack(len(body)) + body
 
 
 def connect(stage: StageAddress, secret: bytes, hello: Hello) -> socket.socket:
     """Connect with a stage. Raises `RunnerError`."""
     contexts = tls_contexts(os.environ)
     try:
-        sock = socket.create_connection((stage.address, stage.port), _CONNECT_TIMEOUT_S)
+        sock = socket.create_connection((stage.address, stage.port), CONNECT_TIMEOUT_S)
         if contexts is not None:
             sock = contexts[1].wrap_socket(sock)
-        body = msgspec.msgpack.encode(hello)
-        sock.sendall(secret + _LENGTH.pack(len(body)) + body)
+        sock.sendall(hello.introduced(secret))
     except OSError as error:
         raise RunnerError(f"cannot connect with the stage on node {stage.node}: {error}") from error
     return _ready(sock)
 
 
 class Entrance:
-    """The port of a stage, open until those it works with have connected."""
+    """A port for those who know a secret."""
 
-    def __init__(self, address: str, secret: bytes) -> None:
-        """Listen at `address`. Raises `RunnerError`."""
+    def __init__(self, listener: socket.socket, secret: bytes) -> None:
+        self._listener = listener
         self._secret = secret
         self._contexts = tls_contexts(os.environ)
-        try:
-            self._listener = socket.create_server((address, 0))
-        except OSError as error:
-            raise RunnerError(f"cannot listen at {address}: {error}") from error
-        self._listener.settimeout(JOIN_TIMEOUT_S)
-        self.port: int = self._listener.getsockname()[1]
+
+    @classmethod
+    def at(cls, address: str, secret: bytes) -> Entrance:
+        """Listen at `address`. Raises `RunnerError`."""
+        return cls(listen(address), secret)
+
+    @property
+    def port(self) -> int:
+        port: int = self._listener.getsockname()[1]
+        return port
+
+    def await_server(self) -> socket.socket:
+        """Return the connection of the server, and listen no more. Raises `RunnerError`."""
+        with self._listener:
+            sock, _ = self._accept(CONNECT_TIMEOUT_S)
+        return sock
 
     def await_peers(self, *, is_last: bool) -> tuple[socket.socket, socket.socket]:
         """Return the connections to receive from and to send to, and listen no more. Raises `RunnerError`.
@@ -71,9 +87,9 @@ class Entrance:
         The last stage waits for the first one to fetch results; others connect with the next one.
         """
         source = sink = None
-        try:
+        with self._listener:
             while source is None or sink is None:
-                sock, hello = self._accept()
+                sock, hello = self._accept(JOIN_TIMEOUT_S)
                 if hello.returns and not is_last:
                     sock.close()
                 elif hello.returns:
@@ -82,17 +98,16 @@ class Entrance:
                     source = sock
                     if not is_last:
                         sink = _onward(hello.onward, self._secret)
-        finally:
-            self._listener.close()
         return source, sink
 
-    def _accept(self) -> tuple[socket.socket, Hello]:
+    def _accept(self, patience_s: float) -> tuple[socket.socket, Hello]:
         """Return the next connection that knows the secret. Raises `RunnerError` if none comes in time."""
+        self._listener.settimeout(patience_s)
         while True:
             try:
                 sock, where = self._listener.accept()
             except OSError as error:
-                raise RunnerError(f"the other stages did not connect: {error}") from error
+                raise RunnerError(f"nobody who may has connected: {error}") from error
             try:
                 sock.settimeout(_HELLO_TIMEOUT_S)
                 if self._contexts is not None:
@@ -111,6 +126,34 @@ class Entrance:
                     sock.close()
                 continue
             return _ready(sock), hello
+
+
+def listen(address: str) -> socket.socket:
+    """Listen at any port of an address. Raises `RunnerError`."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        return socket.create_server((address, 0), family=family)
+    except OSError as error:
+        raise RunnerError(f"cannot listen at {address}: {error}") from error
+
+
+def await_server(listener: socket.socket, owner: socket.socket) -> Connection:
+    """Return the connection of the server, which comes to `listener` and may be used by several threads.
+
+    `owner` is a connection with the process that started this one. It brings the secret, and when it ends,
+    the server's connection does. Raises `RunnerError`.
+    """
+    sock = Entrance(listener, _exactly(owner, SECRET_BYTES)).await_server()
+    threading.Thread(target=_end_with, args=(owner, sock), name="puna-owner", daemon=True).start()
+    return SharedTLS(sock) if isinstance(sock, ssl.SSLSocket) else sock
+
+
+def _end_with(owner: socket.socket, sock: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while owner.recv(1):
+            pass
+    with contextlib.suppress(OSError):
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)  # TLS's own would change what other threads use
 
 
 def _onward(stages: Sequence[StageAddress], secret: bytes) -> socket.socket:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import socket
 import sys
 import threading
 import time
@@ -26,7 +25,7 @@ from puna.errors import InsufficientMemoryError, OutOfMemoryError, PunaError, Re
 from puna.kvcache.cache import Picturing
 from puna.kvcache.contents import Contents
 from puna.kvcache.types import KVTypes
-from puna.machine import allow_memory, is_out_of_memory, memory_is_short
+from puna.machine import allow_memory, is_out_of_memory, memory_is_short, process_memory
 from puna.model.load import LoadedModel, LoadSettings, load_model, load_stage
 from puna.model.split.model import SplitModel
 from puna.ops import default_backend, missing_kernels
@@ -36,6 +35,7 @@ from puna.protocol import (
     OUT_OF_MEMORY,
     Cancel,
     Channel,
+    Connection,
     Detokenize,
     Embed,
     Failed,
@@ -135,7 +135,7 @@ _SWITCH_INTERVAL_S = 1e-4
 _SAVING_S = 4.0
 
 
-def serve(sock: socket.socket) -> None:
+def serve(sock: Connection) -> None:
     """Load a model on request, then answer requests until the parent hangs up."""
     channel = _Parent(sock, ToRunner)
     try:
@@ -452,6 +452,7 @@ def _pong(message: Ping, engine: Engine) -> Pong:
         cache_bytes=engine.provided_bytes,
         cells=engine.cache.counts(),
         evicted=engine.evicted,
+        memory_bytes=process_memory(),
         stages=[StageCost(**vars(cost)) for cost in model.other_stages.costs]
         if isinstance(model, SplitModel)
         else [],

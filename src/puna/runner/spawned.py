@@ -113,6 +113,31 @@ class SpawnedProcess:
         """Start a process, and return it with the streams of its socket. Raises `RunnerError`."""
         try:
             ours, theirs = socket.socketpair()
+        except OSError as error:
+            raise RunnerError(f"cannot start a runner process: {error}") from error
+        with theirs:
+            try:
+                process = await cls._start(theirs)
+            except BaseException:
+                ours.close()
+                raise
+        reader, writer = await asyncio.open_connection(sock=ours)
+        return process, reader, writer
+
+    @classmethod
+    async def listening(cls, listener: socket.socket, owner: socket.socket) -> SpawnedProcess:
+        """Start a process that serves who connects with `listener`; see `puna.runner.peers.await_server`.
+
+        Both sockets are closed here. Raises `RunnerError`.
+        """
+        with listener, owner:
+            return await cls._start(listener, "listening", stdin=owner.fileno())
+
+    @classmethod
+    async def _start(
+        cls, sock: socket.socket, *form: str, stdin: int = asyncio.subprocess.DEVNULL
+    ) -> SpawnedProcess:
+        try:
             # Not a pipe: asyncio considers a process running until all of its pipes are closed.
             output, its_output = socket.socketpair()
         except OSError as error:
@@ -122,21 +147,19 @@ class SpawnedProcess:
                 sys.executable,
                 "-m",
                 "puna.runner",
-                str(theirs.fileno()),
-                pass_fds=[theirs.fileno()],
-                stdin=asyncio.subprocess.DEVNULL,
+                str(sock.fileno()),
+                *form,
+                pass_fds=[sock.fileno()],
+                stdin=stdin,
                 stderr=its_output.fileno(),
                 start_new_session=True,  # a Ctrl-C in the terminal reaches the server alone
             )
         except OSError as error:
-            ours.close()
             output.close()
             raise RunnerError(f"cannot start a runner process: {error}") from error
         finally:
-            theirs.close()
             its_output.close()
-        reader, writer = await asyncio.open_connection(sock=ours)
-        return cls(process, await asyncio.open_connection(sock=output)), reader, writer
+        return cls(process, await asyncio.open_connection(sock=output))
 
     @property
     def pid(self) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from puna.errors import ModelLostError, RequestError, UnsupportedModelError
+from puna.machine import process_memory
 from puna.model.decoder import Decoder
 from puna.model.load import LoadedModel, LoadedStage
 from puna.model.split.model import OtherStage, OtherStages, SplitModel
@@ -31,7 +32,7 @@ class StageProcess:
         self._loaded = loaded
         self._number = split.number
         self._reserved = reserved
-        self._entrance = Entrance(split.stages[split.number - 1].address, split.secret)
+        self._entrance = Entrance.at(split.stages[split.number - 1].address, split.secret)
         self._worker: Worker | None = None
 
     def loaded(self) -> Loaded:
@@ -83,6 +84,7 @@ class StageProcess:
             cache_bytes=worker.provided_bytes if worker is not None else 0,
             cells=[],
             evicted=0,
+            memory_bytes=process_memory(),
         )
 
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import select
 import ssl
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from puna.errors import PunaError
+
+T = TypeVar("T")
+X = TypeVar("X")
 
 
 def uses_tls(environment: Mapping[str, str]) -> bool:
@@ -34,3 +40,37 @@ def tls_contexts(environment: Mapping[str, str]) -> tuple[ssl.SSLContext, ssl.SS
             raise PunaError(f"the cluster's certificates cannot be read: {error}") from error
         made.append(context)
     return made[0], made[1]
+
+
+class SharedTLS:
+    """A connection that one thread receives from while others send; see `puna.protocol.Connection`.
+
+    OpenSSL allows only one of them at a time, so none waits within it.
+    """
+
+    def __init__(self, sock: ssl.SSLSocket) -> None:
+        sock.setblocking(False)
+        self._sock = sock
+        self._turn = threading.Lock()
+
+    def recv(self, size: int, /) -> bytes:
+        return self._done(self._sock.recv, size)
+
+    def sendall(self, data: bytes, /) -> None:
+        sent = 0
+        while sent < len(data):
+            sent += self._done(self._sock.send, memoryview(data)[sent:])
+
+    def _done(self, work: Callable[[X], T], argument: X) -> T:
+        """Return the result of `work` once the connection is ready for it."""
+        while True:
+            try:
+                with self._turn:
+                    return work(argument)
+            except ssl.SSLWantReadError:
+                awaited = select.POLLIN
+            except ssl.SSLWantWriteError:
+                awaited = select.POLLOUT
+            ready = select.poll()
+            ready.register(self._sock, awaited)
+            ready.poll()

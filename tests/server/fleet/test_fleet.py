@@ -66,7 +66,9 @@ class FakeRunner:
     async def ping(self, timeout_s: float = 10.0) -> Pong:
         if not self.alive:
             raise RunnerError("gone")
-        return Pong(id=1, active=0, running=0, step_age_s=0, cache_bytes=0, cells=[], evicted=0)
+        return Pong(
+            id=1, active=0, running=0, step_age_s=0, cache_bytes=0, cells=[], evicted=0, memory_bytes=0
+        )
 
     def scale(self, least: int, most: int) -> None:
         self.scaled.append((least, most))
