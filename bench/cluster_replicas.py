@@ -20,6 +20,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,6 +45,8 @@ CLIENTS, PAUSE_S = 2, 2.0
 IN_TURN: Final = str(Path(__file__).with_name("cluster_in_turn.py"))
 ALONE: Final = Crowd("one client", 1, 0, 30, 64, repetitions=15)
 CROWDED: Final = Crowd("8 clients", SLOTS, 0, 30, 64, repetitions=15)
+#: Of first tokens, whose times vary much more than speeds do, with this length of answers.
+BRIEF_REPETITIONS, BRIEF = 100, 4
 SHARED: Final = Crowd("850 tokens in common", 2 * SLOTS, 850, 20, 64, repetitions=3, seen=True)
 UNRELATED: Final = Crowd("unrelated", 2 * SLOTS, 0, 200, 64, repetitions=3)
 
@@ -100,21 +103,26 @@ def measure_way(local: Server, through: Server) -> list[Way]:
     """Measure both servers in turn, the first round of which is a warm-up."""
     found = []
     for crowd in (ALONE, CROWDED):
-        bursts: dict[Server, list[Burst]] = {local: [], through: []}
-        for number in range(crowd.repetitions + 1):
-            for server in (local, through) if number % 2 else (through, local):
-                bursts[server].append(asyncio.run(burst(server, crowd, number)))
-        mine, theirs = bursts[through][1:], bursts[local][1:]
+        brief = replace(crowd, name=f"{crowd.name}, brief", answer=BRIEF, repetitions=BRIEF_REPETITIONS)
+        first, whole = (_in_turn(local, through, each) for each in (brief, crowd))
         found.append(
             Way(
                 crowd.name,
-                local_first_ms=[1e3 * one.first for one in theirs],
-                cluster_first_ms=[1e3 * one.first for one in mine],
-                local_rates=[one.rate for one in theirs],
-                cluster_rates=[one.rate for one in mine],
+                local_first_ms=[1e3 * one.first for one in first[local]],
+                cluster_first_ms=[1e3 * one.first for one in first[through]],
+                local_rates=[one.rate for one in whole[local]],
+                cluster_rates=[one.rate for one in whole[through]],
             )
         )
     return found
+
+
+def _in_turn(one: Server, other: Server, crowd: Crowd) -> dict[Server, list[Burst]]:
+    bursts: dict[Server, list[Burst]] = {one: [], other: []}
+    for number in range(crowd.repetitions + 1):
+        for server in (one, other) if number % 2 else (other, one):
+            bursts[server].append(asyncio.run(burst(server, crowd, number)))
+    return {server: found[1:] for server, found in bursts.items()}
 
 
 def measure_loads(one: Server, several: Server) -> list[Load]:
