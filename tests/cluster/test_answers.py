@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import psutil
@@ -63,11 +61,9 @@ def merged(items: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-@contextmanager
-def stopped(process: psutil.Process) -> Iterator[None]:
-    process.send_signal(signal.SIGSTOP)
+def stop(process: psutil.Process) -> None:
+    process.suspend()
     wait_until(lambda: process.status() == psutil.STATUS_STOPPED, "the stop")
-    yield
 
 
 def interrupted(
@@ -82,18 +78,19 @@ def interrupted(
         items.append(item)
         if len(items) == 20:
             [found] = cluster.busy(body["model"]).runners()
-            with stopped(found):
-                kill(found)
+            stop(found)
+            kill(found)
     assert found is not None, "the answer was over before anything was lost"
     assert "a request goes on without node" in cluster.server.log.read_text()
     return items
 
 
 def lose_process(runner: psutil.Process) -> None:
-    """Kill the actor that owns a runner, as a failing machine does, but faster."""
+    """Kill the actor of a stopped runner, which ends with it: as a failing machine does, but faster."""
     actor = runner.parent()
     assert actor is not None
     actor.kill()
+    runner.resume()
 
 
 @pytest.mark.parametrize(
