@@ -6,69 +6,22 @@
 // Every score and every value of the result is summed in a fixed order, whatever is computed with it, and a row never
 // reads cells it must not see.
 #include "attention/attention.h"
+#include "attention/products.h"
 #include "attention/tiles.h"
 #include "vector/vector.h"
 
 namespace puna {
 namespace {
 
-// The part of a product held in registers: rows, and vectors of columns. Loads must not delay the additions.
-#if defined(__AVX512F__) || defined(__aarch64__)
-constexpr int max_rows = 6, max_columns = 4;
-#elif defined(__AVX2__)
-constexpr int max_rows = 6, max_columns = 2;
-#else
-constexpr int max_rows = 4, max_columns = 2;
-#endif
-
-template <int N>
-struct Count {
-    static constexpr int value = N;
-};
-
-// Calls body(Count<count>()) for a count from 1 to Max that is known only at run time.
-template <int Max, class Body>
-PUNA_INLINE void with_count(int count, Body&& body) {
-    if constexpr (Max > 1) {
-        if (count < Max) return with_count<Max - 1>(count, body);
-    }
-    body(Count<Max>());
+Rows key_rows(const AttentionCall& call, int head) {
+    const int64_t bytes = kv_bytes(call.key_type, call.dim);
+    return {static_cast<const uint8_t*>(call.keys) + head * bytes, call.kv_heads * bytes, bytes, call.key_type,
+            call.dim, call.padded_dim()};
 }
 
-// c[m] += a[m] @ b for M rows and N vectors of columns; a [M, depth], b [depth, N * width]. Without `adds`, =.
-template <int M, int N, bool adds>
-void multiply_part(const float* a, int64_t a_stride, const float* b, int64_t b_stride, int depth, float* c,
-                   int64_t c_stride) {
-    Vec sums[M][N];
-    for (int m = 0; m < M; m++) {
-        for (int n = 0; n < N; n++) sums[m][n] = adds ? Vec::load(c + m * c_stride + n * Vec::width) : Vec::splat(0);
-    }
-    for (int k = 0; k < depth; k++) {
-        Vec row[N];
-        for (int n = 0; n < N; n++) row[n] = Vec::load(b + n * Vec::width);
-        b += b_stride;
-        for (int m = 0; m < M; m++) {
-            const Vec factor = Vec::splat(a[m * a_stride + k]);
-            for (int n = 0; n < N; n++) sums[m][n] = fma(factor, row[n], sums[m][n]);
-        }
-    }
-    for (int m = 0; m < M; m++) {
-        for (int n = 0; n < N; n++) sums[m][n].store(c + m * c_stride + n * Vec::width);
-    }
-}
-
-// The same for up to max_rows rows and any number of vectors of columns.
-template <bool adds>
-void multiply(int rows, int vectors, const float* a, int64_t a_stride, const float* b, int64_t b_stride, int depth,
-              float* c, int64_t c_stride) {
-    with_count<max_rows>(rows, [&](auto m) {
-        for (int n = 0; n < vectors; n += max_columns) {
-            with_count<max_columns>(min(max_columns, vectors - n), [&](auto columns) {
-                multiply_part<decltype(m)::value, decltype(columns)::value, adds>(
-                    a, a_stride, b + n * Vec::width, b_stride, depth, c + n * Vec::width, c_stride);
-            });
-        }
-    });
+Rows value_rows(const AttentionCall& call, int head) {
+    return {static_cast<const uint8_t*>(call.values) + head * call.value_step, call.kv_heads * call.value_step,
+            kv_bytes(call.value_type, call.value_dim), call.value_type, call.value_dim, call.padded_value_dim()};
 }
 
 // 2^x for x <= 0, with a relative error of 1e-7; exactly 1 at 0, 2^-126 below that. NaN stays.

@@ -32,17 +32,6 @@ struct Rows {
     PUNA_INLINE const uint8_t* row(int32_t cell) const { return base + cell * stride; }
 };
 
-Rows key_rows(const AttentionCall& call, int head) {
-    const int64_t bytes = kv_bytes(call.key_type, call.dim);
-    return {static_cast<const uint8_t*>(call.keys) + head * bytes, call.kv_heads * bytes, bytes, call.key_type,
-            call.dim, call.padded_dim()};
-}
-
-Rows value_rows(const AttentionCall& call, int head) {
-    return {static_cast<const uint8_t*>(call.values) + head * call.value_step, call.kv_heads * call.value_step,
-            kv_bytes(call.value_type, call.value_dim), call.value_type, call.value_dim, call.padded_value_dim()};
-}
-
 template <KVType type>
 void unpack_cells_of(const Rows& rows, const int32_t* cells, int count, float* to) {
     for (int j = 0; j < count; j++, to += rows.padded) unpack<type>(rows.row(cells[j]), rows.dim, to);

@@ -1,15 +1,18 @@
 // Attention and the row operations. Shapes, dtypes and index values are checked here.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "attention/attention.h"
+#include "attention/indexer.h"
 #include "bind_array.h"
 #include "program.h"
 #include "registrations.h"
@@ -35,7 +38,8 @@ void check_cells(const int32_t* cells, int64_t count, int64_t capacity) {
 }
 
 // The same for the cells in each row's list, which are a small part of a long table.
-void check_lists(const AttentionCall& call, int64_t listed, int64_t capacity) {
+template <class Call>
+void check_lists(const Call& call, int64_t listed, int64_t capacity) {
     int64_t checked = 0;   // entries from the row's start that an earlier row with this start listed
     for (int64_t i = 0; i < call.rows; i++) {
         const int64_t start = call.starts[i], count = call.counts[i];
@@ -43,13 +47,18 @@ void check_lists(const AttentionCall& call, int64_t listed, int64_t capacity) {
             throw std::out_of_range("row " + std::to_string(i) + " names cells " + std::to_string(start) + " to " +
                                     std::to_string(start + count) + " of a list of " + std::to_string(listed));
         }
-        if (call.places && (call.places[i] < 0 || call.places[i] >= listed)) {
-            throw std::out_of_range("row " + std::to_string(i) + " is at place " + std::to_string(call.places[i]) +
-                                    " of a list of " + std::to_string(listed));
-        }
         if (i == 0 || start != call.starts[i - 1]) checked = 0;
         if (count > checked) check_cells(call.cells + start + checked, count - checked, capacity);
         checked = std::max(checked, count);
+    }
+}
+
+void check_places(const AttentionCall& call, int64_t listed) {
+    for (int64_t i = 0; call.places && i < call.rows; i++) {
+        if (call.places[i] < 0 || call.places[i] >= listed) {
+            throw std::out_of_range("row " + std::to_string(i) + " is at place " + std::to_string(call.places[i]) +
+                                    " of a list of " + std::to_string(listed));
+        }
     }
 }
 
@@ -103,9 +112,42 @@ NewArray<float> bind_attention(Argument q_, Argument keys_, int key_type, Option
                                 places.data};
     perform("attention", [call, listed = cells.size, capacity = values.shape[0]] {
         check_lists(call, listed, capacity);
+        check_places(call, listed);
         attention(call);
     });
     return out;
+}
+
+std::tuple<NewArray<int32_t>, NewArray<int32_t>, NewArray<int32_t>> bind_choose_cells(
+    Argument q_, Argument weights_, Argument keys_, int key_type, Argument cells_, Argument starts_, Argument counts_,
+    int64_t most) {
+    const auto q = array<float>(q_, "choose_cells q"), weights = array<float>(weights_, "choose_cells weights");
+    const Stored keys = stored(keys_, key_type, "choose_cells keys");
+    const auto cells = array<int32_t>(cells_, "choose_cells cells"),
+               starts = array<int32_t>(starts_, "choose_cells starts"),
+               counts = array<int32_t>(counts_, "choose_cells counts");
+    bool fits = q.dims == 3 && keys.dims == 3 && keys.shape[1] == 1 && keys.shape[2] == q.shape[2] && cells.dims == 1;
+    fits = fits && weights.is({q.shape[0], q.shape[1]}) && starts.is({q.shape[0]}) && counts.is({q.shape[0]});
+    if (!fits) {
+        throw misfit("choose_cells", {{"q", q_}, {"weights", weights_}, {"keys", keys_}, {"cells", cells_},
+                                      {"starts", starts_}, {"counts", counts_}});
+    }
+    constexpr int64_t limit = INT32_MAX;
+    IndexerCall call = {q.data, weights.data, keys.data, cells.data, starts.data, counts.data,
+                        static_cast<int>(q.shape[0]), static_cast<int>(q.shape[1]), static_cast<int>(q.shape[2]),
+                        KVType(key_type), static_cast<int>(std::min(most, limit)), nullptr, nullptr, nullptr};
+    if (most < 1 || q.shape[0] * call.width() > limit) {
+        throw nb::value_error(("choose_cells: " + std::to_string(most) + " cells for each of " +
+                               std::to_string(q.shape[0]) + " rows are none or too many").c_str());
+    }
+    auto chosen = new_array<int32_t>({static_cast<intptr_t>(q.shape[0] * call.width())});
+    auto begins = new_array_like<int32_t>(starts), lengths = new_array_like<int32_t>(starts);
+    call.chosen = chosen.data, call.begins = begins.data, call.lengths = lengths.data;
+    perform("choose_cells", [call, listed = cells.size, capacity = keys.shape[0]] {
+        check_lists(call, listed, capacity);
+        choose_cells(call);
+    });
+    return {chosen, begins, lengths};
 }
 
 void bind_store_rows(Argument target_, int type, Argument cells_, Argument rows_) {
@@ -358,6 +400,10 @@ void register_rows(nb::module_& m) {
           "value_dim"_a, "cells"_a, "starts"_a, "counts"_a, "scale"_a, "softcap"_a, "sinks"_a.none(),
           "bias"_a.none(), "places"_a.none(),
           "Attention over index lists; values None are the last `value_dim` numbers of each key.\n\n"
+          "Raises IndexError for cells that do not exist.");
+    m.def("choose_cells", &bind_choose_cells, "q"_a, "weights"_a, "keys"_a, "key_type"_a, "cells"_a, "starts"_a,
+          "counts"_a, "most"_a,
+          "Lists of the cells with the largest scores, in order: cells, and each row's start and count.\n\n"
           "Raises IndexError for cells that do not exist.");
     m.def("store_rows", &bind_store_rows, "target"_a, "type"_a, "cells"_a, "rows"_a,
           "Writes rows of floats to cells; raises IndexError for cells that do not exist.");

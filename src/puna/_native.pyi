@@ -149,6 +149,22 @@ def attention(
     Raises IndexError for cells that do not exist.
     """
 
+def choose_cells(
+    q: Array,
+    weights: Array,
+    keys: Array,
+    key_type: int,
+    cells: Array,
+    starts: Array,
+    counts: Array,
+    most: int,
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """
+    Lists of the cells with the largest scores, in order: cells, and each row's start and count.
+
+    Raises IndexError for cells that do not exist.
+    """
+
 def store_rows(target: Array, type: int, cells: Array, rows: Array) -> None:
     """
     Writes rows of floats to cells; raises IndexError for cells that do not exist.

@@ -40,6 +40,7 @@ private:
 // Each function tests the kernels of the CPU level in use.
 void test_matrices();
 void test_attention();
+void test_indexer();
 void test_rows();
 void test_recurrent();
 void test_sampling();

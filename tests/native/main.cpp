@@ -34,6 +34,7 @@ int main(int count, char** arguments) {
         test::test_recurrent();
         test::test_sampling();
         test::test_attention();
+        test::test_indexer();
         test::test_matrices();
         std::printf("%s: %d checks, %d failed\n", cpu_level_name(level), test::checks - checks_before,
                     test::failures - failures_before);

@@ -42,6 +42,10 @@ class DeviceOps(TorchOps):
     def attention(self, q: Tensor, keys: Any, values: Any, *others: Any, **named: Any) -> Tensor:
         return self.__getattr__("attention")(q, self.stored(keys), self.stored(values), *others, **named)
 
+    def choose_cells(self, q: Tensor, weights: Tensor, keys: Any, *others: Any) -> tuple[Tensor, ...]:
+        found: tuple[Tensor, ...] = self.__getattr__("choose_cells")(q, weights, self.stored(keys), *others)
+        return found
+
     def store_rows(self, target: Any, cells: Tensor, rows: Tensor) -> None:
         storage = self.stored(target)
         self.__getattr__("store_rows")(storage, cells, rows)

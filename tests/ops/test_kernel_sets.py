@@ -12,7 +12,9 @@ _native = pytest.importorskip("puna._native", reason=NOT_BUILT, exc_type=ImportE
 VECTORS = {"avx_vnni": "avx2", "amx": "avx512", "dotprod": "neon"}
 
 
-@pytest.mark.parametrize("operation", ["attention", "rms_norm", "rope", "store_rows", "choose"])
+@pytest.mark.parametrize(
+    "operation", ["attention", "choose_cells", "rms_norm", "rope", "store_rows", "choose"]
+)
 def test_vector_operations_run_the_code_of_their_vector_set(operation: str) -> None:
     for level in _native.cpu_levels():
         assert _native.kernel_set(operation, level) == VECTORS.get(level, level)

@@ -55,7 +55,7 @@ class Inputs:
         self.counts = indices([0] * ROWS)
         self.starts = indices([0] * ROWS)
         self.cells = indices(range(16))
-        self.keys, self.values = storage(16, 2, 16), storage(16, 2, 16)
+        self.keys, self.values, self.single = storage(16, 2, 16), storage(16, 2, 16), storage(16, 1, 16)
         self.weight = weight(40, WIDTH)
         self.heads = [weight(24, 16) for _ in range(4)]
         self.norm = random(WIDTH)
@@ -103,6 +103,12 @@ def attention(i: Inputs) -> Tensor:
     return ops.attention(query, i.keys, i.values, i.cells, i.starts, i.counts, 0.25)
 
 
+def choose_cells(i: Inputs) -> Tensor:
+    query, weights = i.x.reshape(ROWS, 4, 16), ops.linear(i.x, i.router)
+    lists = ops.choose_cells(query, weights, i.single, i.cells, i.starts, i.counts, 5)
+    return ops.attention(query, i.keys, i.values, *lists, 0.25)
+
+
 def experts(i: Inputs) -> Tensor:
     chosen, shares = ops.route(ops.linear(i.x, i.router), Routing(2))
     return ops.experts(i.x, chosen, shares, i.layer)
@@ -133,6 +139,7 @@ CASES: dict[str, Callable[[Inputs], Tensor]] = {
     "add": lambda i: i.x + i.x,
     "add_rms_norm": lambda i: ops.add_rms_norm(i.x, i.x, i.norm, 1e-5)[1],
     "attention": attention,
+    "choose_cells": choose_cells,
     "embed": lambda i: ops.embedding(i.ids, i.weight),
     "clamped_swiglu": lambda i: ops.clamped_swiglu(i.x, i.x),
     "experts": experts,

@@ -42,6 +42,10 @@ class TorchOps:
         """Run attention; keys and values may be tensors laid out like storage."""
         return self.__getattr__("attention")(q, as_storage(keys), as_storage(values), *others, **named)
 
+    def choose_cells(self, q: Tensor, weights: Tensor, keys: Any, *others: Any) -> tuple[Tensor, ...]:
+        found: tuple[Tensor, ...] = self.__getattr__("choose_cells")(q, weights, as_storage(keys), *others)
+        return found
+
     def store_rows(self, target: Any, cells: Tensor, rows: Tensor) -> None:
         self.__getattr__("store_rows")(as_storage(target), cells, rows)
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from puna.errors import CacheFullError
+from puna.ops.backend import list_width
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -95,15 +96,16 @@ class FreeCells:
         return 0
 
 
-#: Lists begin at multiples of this in the flattened table, so that attention rounds alike for all sequences.
-_ROW_ALIGNMENT = 512
 #: Bytes of bookkeeping per cell beside the table: its reference count, and whether it is free.
 CELL_BYTES: Final = 5
 
 
 def table_shape(sequences: int, longest: int) -> tuple[int, int]:
-    """Return the shape of the table for `sequences` lists of at most `longest` entries."""
-    return sequences, -(-longest // _ROW_ALIGNMENT) * _ROW_ALIGNMENT
+    """Return the shape of the table for `sequences` lists of at most `longest` entries.
+
+    Its rows are aligned, so that attention rounds alike for all sequences.
+    """
+    return sequences, list_width(longest)
 
 
 def table_bytes(sequences: int, longest: int) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 
@@ -27,6 +27,15 @@ if TYPE_CHECKING:
     from puna.ops.rope import Rope
     from puna.ops.storage import Storage
     from puna.ops.weight import Weight
+
+
+#: Attention computes a row to the same bits if its list begins at the same place modulo this.
+LIST_ALIGNMENT: Final = 512
+
+
+def list_width(most: int) -> int:
+    """Return the distance between lists of at most `most` entries, each beginning at an aligned place."""
+    return -(-most // LIST_ALIGNMENT) * LIST_ALIGNMENT
 
 
 class Backend(ABC):
@@ -407,7 +416,25 @@ class Backend(ABC):
         Neighbouring rows whose lists overlap share the work: a prompt (one start, growing counts), a sliding
         window (both growing), an image (equal ranges). A row's result is the same bits whatever else is in
         the batch, wherever the cells are, and wherever the list begins, provided that start is the same
-        modulo 512.
+        modulo `LIST_ALIGNMENT`.
+        """
+
+    @abstractmethod
+    def choose_cells(
+        self, q: Array, weights: Array, keys: Storage, cells: Array, starts: Array, counts: Array, most: int
+    ) -> tuple[Array, Array, Array]:
+        """Choose at most `most` (1 or more) of the cells that each row sees, for attention to the others.
+
+        Row t sees `cells[starts[t] : starts[t] + counts[t]]`. A cell's score is the sum over heads h of
+        `weights[t, h] * max(q[t, h] k, 0)` with its key k: q [T, heads, dim], weights [T, heads], keys
+        [capacity, 1, dim]. The cells with the largest scores are chosen, among equal scores those that come
+        first; NaN counts as the largest. A row that sees no more than `most` keeps all. This is the
+        lightning indexer of DeepSeek V3.2 (DeepSeek-AI, arXiv:2512.02556, section 2.1).
+
+        Returns lists as `attention` takes them, int32: cells, starts [T] and counts [T]. A row's cells stay
+        in their order. Lists begin at multiples of `LIST_ALIGNMENT`, and neighbouring rows that keep all of
+        one list share it; the values between lists mean nothing. A row's choice is the same whatever else is
+        in the batch, wherever the cells are, and wherever the list begins.
         """
 
     # --- sampling: from rows of logits [vocabulary] ----------------------------------------------------

@@ -250,6 +250,18 @@ class CPU(Backend):
             places,
         )
 
+    def choose_cells(
+        self,
+        q: Array,
+        weights: Array,
+        keys: HostStorage,
+        cells: Array,
+        starts: Array,
+        counts: Array,
+        most: int,
+    ) -> tuple[Array, Array, Array]:
+        return _native.choose_cells(q, weights, keys.stored, keys.kind, cells, starts, counts, most)
+
     def choose(self, rows: Sequence[sampling.Draw]) -> list[int | None]:
         given: Any = [(_changed(row), *row[1:-1]) for row in rows]
         return [None if token < 0 else token for token in _native.choose(given)]

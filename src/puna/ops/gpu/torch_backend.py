@@ -19,7 +19,7 @@ from torch import Tensor
 
 from puna.gguf import GGMLType
 from puna.ops import processor_backend
-from puna.ops.backend import Backend
+from puna.ops.backend import Backend, list_width
 from puna.ops.experts import ExpertNetworks, ExpertWeights, Routing
 from puna.ops.gpu import sampling
 from puna.ops.gpu.host_parts import HostParts
@@ -481,6 +481,35 @@ class TorchBackend(Backend):
             shares = _softmax(scores)[:, :count].view(keys.shape[1], group, count)
             result[t] = torch.einsum("kgn,nkd->kgd", shares, value).reshape(heads, width)
         return result
+
+    def choose_cells(
+        self,
+        q: Tensor,
+        weights: Tensor,
+        keys: DeviceStorage,
+        cells: Tensor,
+        starts: Tensor,
+        counts: Tensor,
+        most: int,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        width = list_width(most)
+        lists = torch.zeros(len(q), width, dtype=torch.int32, device=q.device)
+        places: list[int] = []
+        before = -1, 0
+        for t, (start, count) in enumerate(zip(*_lists_of(starts, counts), strict=True)):
+            seen = cells[start : start + count]
+            if count <= most:
+                kept = places[-1] if t and before[0] == start and before[1] <= most else t
+                lists[kept, :count] = seen
+            else:  # each row alone, so that products do not depend on how many rows there are
+                scores = weights[t] @ (q[t] @ keys.at(seen)[:, 0].T).relu()
+                best = _ranks(scores).sort(descending=True, stable=True).indices[:most]
+                lists[t, :most] = seen[best.sort().values]
+                kept = t
+            places.append(kept)
+            before = start, count
+        begins = torch.tensor(places, dtype=torch.int32, device=q.device) * width
+        return lists.view(-1), begins, counts.clamp(max=most)
 
 
 def paired(

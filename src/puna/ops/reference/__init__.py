@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from puna.gguf import GGMLType
 from puna.ops import quantized
-from puna.ops.backend import Backend
+from puna.ops.backend import Backend, list_width
 from puna.ops.experts import ExpertNetworks, ExpertWeights, Routing
 from puna.ops.host import HostBuffer, HostStorage
 from puna.ops.rope import Rope
@@ -353,6 +353,32 @@ class Reference(Backend):
             shares = _softmax(scores)[:, :count]
             result[t] = np.einsum("hn,nhd->hd", shares, value)
         return result
+
+    @_without_warnings
+    def choose_cells(
+        self,
+        q: Array,
+        weights: Array,
+        keys: HostStorage,
+        cells: Array,
+        starts: Array,
+        counts: Array,
+        most: int,
+    ) -> tuple[Array, Array, Array]:
+        width = list_width(most)
+        lists = np.zeros((len(q), width), np.int32)
+        begins = np.arange(len(q), dtype=np.int32) * np.int32(width)
+        for t, (start, count) in enumerate(zip(starts, counts, strict=True)):
+            seen = cells[start : start + count]
+            if count <= most:
+                if t and starts[t - 1] == start and counts[t - 1] <= most:
+                    begins[t] = begins[t - 1]
+                lists[begins[t] // width, :count] = seen
+                continue
+            key = quantized.unpack(keys.stored[seen], keys.kind)[:, 0].astype(q.dtype)
+            scores = weights[t] @ np.maximum(q[t] @ key.T, 0)
+            lists[t, :most] = seen[np.sort(_best(_ranks(scores)[None], most)[0])]
+        return lists.reshape(-1), begins, np.minimum(counts, most)
 
 
 def _ranks(scores: Array) -> Array:
