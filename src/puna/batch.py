@@ -196,6 +196,8 @@ class BatchArrays:
     payloads: list[tuple[int, Any]] = field(default_factory=list)
     chosen: Array | None = None  # int64 [rows], the numbers of these rows in the pass; None: all
     kept: KeptStates | None = None  # storage for the hidden states of all rows; None: not needed
+    #: Cells that a layer chose for each row, by its number, for later layers (see `Backend.choose_cells`).
+    choices: dict[int, tuple[Array, Array, Array]] = field(default_factory=dict)
 
     def wanted(self) -> BatchArrays:
         """Return only the rows whose logits are needed, for layers that keep no state of the others."""

@@ -60,6 +60,15 @@ class LayerCache(Protocol):
         """
 
 
+@runtime_checkable
+class IndexedLayerCache(LayerCache, Protocol):
+    """The part of a layer that chooses the cells it attends to by keys of another kind."""
+
+    @property
+    def indexer(self) -> LayerCache:
+        """The layer's keys for choosing, float32 [rows, 1, indexer_dim], which have no values."""
+
+
 @dataclass(frozen=True, slots=True)
 class StateSlots:
     """Slots of recurrent states that a pass reads and writes, for each row of the batch: int32 [rows].

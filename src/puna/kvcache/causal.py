@@ -247,10 +247,11 @@ class CausalCache(CellCache):
 
     def _rotate(self, cells: NDArray[np.int32], offset: int) -> None:
         assert self._shift is not None
-        for index, stored in self.storage.layers.items():
-            keys = stored.read_keys(self._ops, cells)
-            self._shift(index, keys, offset)
-            stored.write_keys(self._ops, cells, keys)
+        for index, layer in self.storage.layers.items():
+            for stored in (layer,) if layer.indexer is None else (layer, layer.indexer):
+                keys = stored.read_keys(self._ops, cells)
+                self._shift(index, keys, offset)
+                stored.write_keys(self._ops, cells, keys)
 
     def resume_point(self, sequence: int, position: int) -> int:
         position = min(position, self.length(sequence))
@@ -302,6 +303,8 @@ class _Layer:
         self._index = index
         self._put_in_pass = 0
         self._stored = stored
+        if stored.indexer is not None:
+            self.indexer = _Layer(cache, index, stored.indexer)
 
     def put(self, keys: Array, values: Array | None) -> None:
         cells = self._cache._batch_cells

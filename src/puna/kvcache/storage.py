@@ -36,13 +36,16 @@ class KVShape:
     key_dim: int
     value_dim: int
     values_in_keys: bool = False  # values are trailing elements of the keys, and not stored again
+    indexer_dim: int = 0  # of a second key, by which cells are chosen for attention; 0: there is none
 
     def cell_bytes(self, types: KVTypes) -> int:
-        """Return the bytes of a cell's key and value.
+        """Return the bytes of a cell's keys and value.
 
         Raises `NotSupportedError` when a head does not fill whole blocks of a quantised type.
         """
         keys = row_bytes(types.keys, (self.kv_heads, self.key_dim))
+        if self.indexer_dim:
+            keys += row_bytes(types.keys, (1, self.indexer_dim))
         if self.values_in_keys:
             row_bytes(types.keys, (self.kv_heads, self.value_dim))  # values must begin at a block
             return keys
@@ -54,23 +57,30 @@ class LayerStorage:
     """One layer's keys [cells, kv_heads, key_dim] and values [cells, kv_heads, value_dim].
 
     Values that are trailing elements of the keys are given by their number. Keys are stored transformed by
-    `hadamard`, if there is one.
+    `hadamard`, if there is one. The `indexer` holds the second keys of a layer that chooses cells by them.
     """
 
     keys: Storage
     values: Storage | int
     hadamard: Hadamard | None = None
+    indexer: LayerStorage | None = None
 
     @classmethod
     def make(
-        cls, ops: Backend, shape: KVShape, rows: int, types: KVTypes, hadamard: Hadamard | None = None
+        cls, ops: Backend, shape: KVShape, rows: int, types: KVTypes, hadamards: Mapping[int, Hadamard | None]
     ) -> Self:
-        """Allocate `rows` cells. Raises `NotSupportedError` when heads do not fill whole blocks."""
+        """Allocate `rows` cells; `hadamards` are the transforms of keys by their size.
+
+        Raises `NotSupportedError` when heads do not fill whole blocks.
+        """
         keys = ops.storage(types.keys, rows, (shape.kv_heads, shape.key_dim))
-        if shape.values_in_keys:
-            return cls(keys, shape.value_dim)  # as they are, since they are values too
+        indexer = None
+        if dim := shape.indexer_dim:
+            indexer = cls(ops.storage(types.keys, rows, (1, dim)), 0, hadamards.get(dim))
+        if shape.values_in_keys:  # keys as they are, since they are values too
+            return cls(keys, shape.value_dim, indexer=indexer)
         values = ops.storage(types.values, rows, (shape.kv_heads, shape.value_dim))
-        return cls(keys, values, hadamard)
+        return cls(keys, values, hadamards.get(shape.key_dim), indexer)
 
     def put(self, ops: Backend, cells: Array, keys: Array, values: Array | None) -> None:
         """Store keys and values in `cells`; `values` is None if they are part of the keys."""
@@ -95,10 +105,13 @@ class LayerStorage:
 
     @property
     def parts(self) -> dict[str, Storage]:
-        """The storages by name: keys, and values unless they are part of them."""
-        if isinstance(self.values, int):
-            return {"keys": self.keys}
-        return {"keys": self.keys, "values": self.values}
+        """The storages by name: keys, values unless they are part of them, and an indexer's keys."""
+        found = {"keys": self.keys}
+        if not isinstance(self.values, int):
+            found["values"] = self.values
+        if self.indexer is not None:
+            found["indexer"] = self.indexer.keys
+        return found
 
     def close(self) -> None:
         for part in self.parts.values():
@@ -117,9 +130,10 @@ class KVStorage:
         self._cell_bytes = sum(self._cell_bytes_of.values())
         self.provided = 0  # cells
         sizes = {shape.key_dim for shape in shapes.values() if not shape.values_in_keys}
+        sizes |= {shape.indexer_dim for shape in shapes.values() if shape.indexer_dim}
         hadamards = {size: Hadamard.of(ops, types.keys, size) for size in sizes}
         self.layers = {
-            index: LayerStorage.make(ops, shape, capacity, types, hadamards.get(shape.key_dim))
+            index: LayerStorage.make(ops, shape, capacity, types, hadamards)
             for index, shape in shapes.items()
         }
 

@@ -98,7 +98,7 @@ class WholeTextCache(Cache):
             stored.close()
         room, self._room = 1 << (rows - 1).bit_length(), 0
         for shape in {layer.shape for layer in self._layers.values()}:
-            stored = LayerStorage.make(self.ops, shape, room, _TYPES)
+            stored = LayerStorage.make(self.ops, shape, room, _TYPES, {})
             for part in stored.parts.values():
                 part.provide(room)
             self._stored[shape] = stored

@@ -124,6 +124,13 @@ class KeysOf:
 
 
 @dataclass(frozen=True)
+class ChosenBy:
+    """Keys and values of all positions, of which it attends to those that another layer chose."""
+
+    layer: int
+
+
+@dataclass(frozen=True)
 class Nothing:
     """No memory: the layer does not mix tokens."""
 
@@ -139,7 +146,7 @@ class StateAnd:
     attended: Attended
 
 
-Remembered = Attended | State | StateAnd | KeysOf | Nothing
+Remembered = Attended | State | StateAnd | KeysOf | ChosenBy | Nothing
 
 
 def typical_bytes(cache: Cache) -> int:
@@ -176,6 +183,8 @@ def build_cache(
         elif isinstance(kept, KeysOf):
             if isinstance(remembered[kept.layer], State | KeysOf | Nothing):
                 raise ValueError(f"layer {index} should use the keys of layer {kept.layer}, which has none")
+        elif isinstance(kept, ChosenBy):
+            kinds.setdefault(Everything(), {}).update(own)
         elif not isinstance(kept, State | Nothing):
             kinds.setdefault(kept, {}).update(own)
     if recurrent:

@@ -28,7 +28,7 @@ from puna.gguf.metadata import (
     table_rows,
 )
 from puna.kvcache.storage import KVShape
-from puna.model.layer_cache import Everything, KeysOf, Remembered, Window
+from puna.model.layer_cache import ChosenBy, Everything, KeysOf, Remembered, Window
 from puna.model.pooling import read_labels
 from puna.model.published import TANH_GELU
 from puna.model.rope import RopeOptions, read_sections
@@ -177,8 +177,8 @@ class LayerOptions:
 
     @property
     def lender(self) -> int:
-        """Number of the layer whose keys and values this one uses."""
-        assert isinstance(self.remembers, KeysOf), "the layer has keys and values of its own"
+        """Number of the layer whose keys and values, or whose choice of positions, this one uses."""
+        assert isinstance(self.remembers, KeysOf | ChosenBy), "the layer uses nothing of another"
         return self.remembers.layer
 
     @property

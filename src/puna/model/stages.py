@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from puna.errors import ModelError
-from puna.model.layer_cache import KeysOf, Remembered
+from puna.model.layer_cache import ChosenBy, KeysOf, Remembered
 
 _LAYER: Final = re.compile(r"blk\.(\d+)(?:\.|$)")
 
@@ -44,14 +44,14 @@ class ModelStage:
         return self.is_first or name.startswith("rope_")
 
     def check(self, remembered: Sequence[Remembered]) -> None:
-        """Raise `ModelError` unless these layers are some of a model's, and need no keys of others."""
+        """Raise `ModelError` unless these layers are some of a model's, and need nothing of others."""
         if not 0 <= self.begin < self.end <= self.count:
             text = f"layers [{self.begin}, {self.end}) are no part of a model with {self.count} layers"
             raise ModelError(text)
         for place in (self.begin, self.end):
             if place not in (0, *places_to_cut(remembered[: self.count]), self.count):
                 raise ModelError(
-                    f"it cannot be cut before layer {place}: later layers use keys of earlier ones"
+                    f"it cannot be cut before layer {place}: later layers use keys or choices of earlier ones"
                 )
 
     def __str__(self) -> str:
@@ -61,8 +61,10 @@ class ModelStage:
 
 
 def places_to_cut(remembered: Sequence[Remembered]) -> list[int]:
-    """Return the layers before which a model may be cut: no layer uses the keys of one before the cut."""
-    lenders = {index: kept.layer for index, kept in enumerate(remembered) if isinstance(kept, KeysOf)}
+    """Return the layers before which a model may be cut: no layer uses what one before the cut keeps."""
+    lenders = {
+        index: kept.layer for index, kept in enumerate(remembered) if isinstance(kept, KeysOf | ChosenBy)
+    }
     return [
         place
         for place in range(1, len(remembered))
