@@ -103,6 +103,13 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "deepseek2-ocr": Architecture(
         model="deepseekocr:DeepSeekOcr", projectors=("deepseekocr",), converters=("latent",)
     ),
+    "deepseek32": Architecture(
+        model="deepseek32:DeepSeek32",
+        converters=("latent",),
+        pre="deepseek-v3",
+        add_bos=True,
+        templates=(DefaultTemplate("deepseek3.1"),),
+    ),
     "deepseekocr": Architecture(
         model="deepseekocr:DeepSeekOcr",
         tower="deepseek_ocr:DeepSeekOcrVision",
@@ -167,6 +174,13 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         pre="gemma4",
         add_bos=False,
         templates=(DefaultTemplate("gemma4"),),
+    ),
+    "glm-dsa": Architecture(
+        model="deepseek32:GlmDsa",
+        converters=("latent",),
+        pre="glm4",
+        add_bos=False,
+        templates=(DefaultTemplate("glm4.7"),),
     ),
     "glm4": Architecture(
         model="glm4:Glm4",

@@ -385,6 +385,12 @@ _LATENT: Final[dict[str, Sequence[Any]]] = {
     "scoring_func": VALUES["scoring_func"], "topk_method": VALUES["topk_method"],
 }  # fmt: skip
 _OWN_HEADS: Final[dict[str, Any]] = {"num_key_value_heads": 4, "head_dim": ABSENT}
+#: Texts are longer than most of these choices of positions. With few heads there would be ties.
+_INDEXER: Final = {"index_topk": 9, "index_n_heads": 17, "index_head_dim": 24, "indexer_types": ABSENT}
+_INDEXER_VALUES: Final[dict[str, Sequence[Any]]] = {
+    "index_topk": (1, 20, 64, ABSENT), "index_n_heads": (13, 32), "index_head_dim": (16, 40),
+    "layer_types": (), "mlp_bias": (False,), "indexer_types": (),
+}  # fmt: skip
 _FOUR_LAYERS: Final = {"num_hidden_layers": 4, "sliding_window_pattern": 4}
 _FOUR_VALUES: Final[dict[str, Sequence[Any]]] = {
     "layer_types": (
@@ -531,6 +537,12 @@ FAMILIES: Final[dict[str, Family]] = {
     # Latent attention.
     "DeepseekV2ForCausalLM": Family({**_OWN_HEADS, **_GROUPS, "num_experts_per_tok": 2}, _LATENT),
     "DeepseekV3ForCausalLM": Family(_OWN_HEADS, _LATENT),
+    "DeepseekV32ForCausalLM": Family({**_OWN_HEADS, **_INDEXER}, {**_LATENT, **_INDEXER_VALUES}),
+    "GlmMoeDsaForCausalLM": Family(
+        {**_OWN_HEADS, **_INDEXER},
+        {**_LATENT, **_INDEXER_VALUES,
+         "indexer_types": (["full", "shared", "full"], ["full", "shared", "shared"], None, ABSENT)},
+    ),
     "Glm4MoeLiteForCausalLM": Family({**_OWN_HEADS, "first_k_dense_replace": 1}, _LATENT),
     "Mistral4ForCausalLM": Family({**_OWN_HEADS, "rope_parameters": MISTRAL_YARN}, _LATENT),
     "KimiLinearForCausalLM": Family(

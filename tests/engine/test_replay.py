@@ -20,7 +20,7 @@ from tests.processors import NOT_BUILT
 from tests.tiny.decoders import TinyDecoder, tiny_decoder_gguf
 from tests.tiny.gemma3 import TinyGemma3, tiny_gemma3_gguf
 from tests.tiny.gemmas import TinyGemma3n, TinyGemma4
-from tests.tiny.latent import DEEPSEEK_V2, DEEPSEEK_V3, MISTRAL4
+from tests.tiny.latent import DEEPSEEK_V2, DEEPSEEK_V3, GLM_DSA, MISTRAL4
 from tests.tiny.lfm2 import tiny_lfm2_gguf
 from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 from tests.tiny.llama4 import TinyLlama4, tiny_llama4_gguf
@@ -97,7 +97,9 @@ def test_replays_choose_experts_again(tmp_path: Path) -> None:
     assert pair.proven == [1, 2, 5]
 
 
-@pytest.mark.parametrize("tiny", [DEEPSEEK_V3, DEEPSEEK_V2, MISTRAL4], ids=["V3", "V2", "mistral4"])
+@pytest.mark.parametrize(
+    "tiny", [DEEPSEEK_V3, DEEPSEEK_V2, MISTRAL4, GLM_DSA], ids=["V3", "V2", "mistral4", "glm-dsa"]
+)
 def test_latents_expert_groups_and_query_temperatures_are_replayed(tmp_path: Path, tiny: TinyDecoder) -> None:
     pair = Pair(load_model(tiny_decoder_gguf(tmp_path / "tiny.gguf", tiny)))
     pair.step(s0=40)  # beyond the original context

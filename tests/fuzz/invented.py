@@ -37,6 +37,10 @@ _LATENTS = {
     "attention.kv_lora_rank": 32, "attention.q_lora_rank": 32, "rope.dimension_count": 8,
     "leading_dense_block_count": 1,
 }  # fmt: skip
+_INDEXED = {
+    **_LATENTS, "attention.indexer.head_count": 2, "attention.indexer.key_length": 16,
+    "attention.indexer.top_k": 4,
+}  # fmt: skip
 _MAMBA = {
     "ssm.conv_kernel": 4, "ssm.state_size": 16, "ssm.group_count": 2, "ssm.time_step_rank": 4,
     "ssm.inner_size": 64,
@@ -90,6 +94,7 @@ OWN: dict[str, dict[str, Any]] = {
     "deepseek": _OCR,
     "deepseek2": {**_LATENTS, "expert_group_count": 2, "expert_group_used_count": 1},
     "deepseek2-ocr": _OCR,
+    "deepseek32": _INDEXED,
     "deepseekocr": _OCR,
     "dots1": {**_EXPERTS, "leading_dense_block_count": 1, "expert_gating_func": 2},
     "ernie4_5": {},
@@ -105,6 +110,7 @@ OWN: dict[str, dict[str, Any]] = {
     "gemma3": _ALTERNATING,
     "gemma3n": {**_ALTERNATING, "embedding_length_per_layer_input": 16, "altup.num_inputs": 2},
     "gemma4": {**_ALTERNATING, "attention.key_length_swa": 16, "attention.value_length_swa": 16},
+    "glm-dsa": {**_INDEXED, "attention.indexer.types": [True, False]},
     "glm4": {},
     "glm4moe": {
         **_EXPERTS,

@@ -25,7 +25,7 @@ from puna.ops import ExpertNetworks, Weight
 from tests.tiny.decoders import PHI3, QWEN3_MOE, tiny_decoder_gguf
 from tests.tiny.gemma3 import TinyGemma3, tiny_gemma3_gguf
 from tests.tiny.gemmas import TinyGemma3n
-from tests.tiny.latent import DEEPSEEK_V3
+from tests.tiny.latent import DEEPSEEK_V3, GLM_DSA
 from tests.tiny.lfm2 import TinyLfm2, tiny_lfm2_gguf
 from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 from tests.tiny.llama4 import TinyLlama4, tiny_llama4_gguf
@@ -47,6 +47,7 @@ MAKERS: dict[str, Callable[[Path], Path]] = {
     "phi3": lambda path: tiny_decoder_gguf(path, PHI3),
     "qwen3moe": lambda path: tiny_decoder_gguf(path, QWEN3_MOE),
     "deepseek2": lambda path: tiny_decoder_gguf(path, DEEPSEEK_V3),
+    "glm-dsa": lambda path: tiny_decoder_gguf(path, GLM_DSA),
 }
 
 

@@ -80,6 +80,21 @@ DEEPSEEK_V2 = TinyLatent(
     {**SETTINGS, **GROUPS, "topk_method": "group_limited_greedy", "routed_scaling_factor": 16.0}, seed=48,
 )  # fmt: skip
 
+#: With few heads, several positions would have a score of exactly 0, and torch breaks ties by no rule.
+_INDEXER = {"index_topk": 12, "index_n_heads": 17, "index_head_dim": 24}
+_ROTATION = {"rope_theta": 1e4, "rope_type": "default"}
+#: With groups of experts, extended by YaRN, and attention to fewer positions than a prompt has.
+DEEPSEEK_V32 = TinyLatent("deepseek_v32", {**DEEPSEEK_V3.settings, **_INDEXER}, seed=132)
+#: With layers that use the choice of earlier ones.
+GLM_DSA = TinyLatent(
+    "glm_moe_dsa",
+    {
+        **SETTINGS, **WITHOUT_GROUPS, **_INDEXER, "num_hidden_layers": 4, "rope_parameters": _ROTATION,
+        "indexer_types": ["full", "shared", "full", "shared"],
+    },
+    seed=133,
+)  # fmt: skip
+
 #: With queries scaled up beyond the 32 positions of the original context.
 MISTRAL4 = TinyLatent(
     "mistral4",

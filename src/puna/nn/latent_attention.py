@@ -8,7 +8,7 @@ import numpy as np
 
 from puna.batch import BatchArrays
 from puna.gguf import GGMLType
-from puna.kvcache.cache import Cache
+from puna.kvcache.cache import Cache, KVView, LayerCache
 from puna.nn.attention import attend
 from puna.nn.layers import InterleavedLinear, Linear, RMSNorm, StackedLinear
 from puna.nn.module import Module, WeightSource, part, weight
@@ -104,9 +104,13 @@ class Queries(Module):
 
     linear: InterleavedLinear = weight("attn_q", "heads", "nope_dim", "rope_dim", "hidden_size")
 
-    def forward(self, hidden: Array) -> list[Array]:
-        """Map [rows, hidden] to [rows, heads * nope_dim] and [rows, heads * rope_dim]."""
-        return self.linear(hidden)
+    def shared_vector(self, hidden: Array) -> Array:
+        """Return the vector that all heads' queries are made from, for each row of [rows, hidden]."""
+        return hidden
+
+    def expand(self, vector: Array) -> list[Array]:
+        """Map that vector to [rows, heads * nope_dim] and [rows, heads * rope_dim]."""
+        return self.linear(vector)
 
 
 class LowRankQueries(Queries):
@@ -119,8 +123,8 @@ class LowRankQueries(Queries):
     def loaded(self) -> None:
         self.norm.eps = _NORM_EPS
 
-    def forward(self, hidden: Array) -> list[Array]:
-        return super().forward(self.norm(self.shared(hidden)))
+    def shared_vector(self, hidden: Array) -> Array:
+        return self.norm(self.shared(hidden))
 
 
 def queries_kind(options: LatentAttentionOptions) -> type[Queries]:
@@ -152,7 +156,8 @@ class LatentAttention(Module):
     ) -> Array:
         """Map [rows, hidden] to the same shape, or only to its rows `rows` (int64)."""
         o, ops, count = self.options, self.ops, len(hidden)
-        query, rotated = self.queries.forward(hidden)
+        vector = self.queries.shared_vector(hidden)
+        query, rotated = self.queries.expand(vector)
         latent, rotated_key = self.latents(hidden)
         latent = self.latent_norm(latent)
         query = query.reshape(count, o.heads, o.nope_dim)
@@ -165,10 +170,17 @@ class LatentAttention(Module):
             ops.temper_(query, batch.positions, o.temperature_scale, o.original_context, 0)
         kept = cache.layer(self.index)
         kept.put(key, None)  # values are the last part of keys
-        mixed = attend(ops, query, kept.view(), o.attention_scale)
+        seen = self.choose(kept, hidden, vector, batch, rope)
+        mixed = attend(ops, query, seen, o.attention_scale)
         mixed = mixed if rows is None else mixed[rows]
         values = self.expand(mixed.reshape(len(mixed), o.heads, o.latent_dim))
         return self.output(values.reshape(len(mixed), o.heads * o.value_dim))
+
+    def choose(
+        self, kept: LayerCache, hidden: Array, vector: Array, batch: BatchArrays, rope: Rope | None
+    ) -> KVView:
+        """Return the cells that each row attends to; `vector` is what its queries are made from."""
+        return kept.view()
 
 
 class JoinedLatentAttention(LatentAttention):

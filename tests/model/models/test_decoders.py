@@ -46,7 +46,9 @@ from tests.tiny.kimi import KIMI_LINEAR
 from tests.tiny.latent import (
     DEEPSEEK_V2,
     DEEPSEEK_V3,
+    DEEPSEEK_V32,
     GLM4_MOE_LITE,
+    GLM_DSA,
     GROUPS,
     MISTRAL4,
     WITHOUT_GROUPS,
@@ -411,6 +413,27 @@ MODELS = {
         joined=True, seed=49,
     ),
     "glm4moelite": GLM4_MOE_LITE,
+    "deepseek32": DEEPSEEK_V32,
+    "deepseek32 biased, one group, tied, wide indexer": dataclasses.replace(
+        DEEPSEEK_V32, seed=134,
+        settings={
+            **DEEPSEEK_V32.settings, **WITHOUT_GROUPS, "attention_bias": True, "tie_word_embeddings": True,
+            "num_attention_heads": 3, "num_key_value_heads": 3, "n_routed_experts": 6, "n_shared_experts": 1,
+            "index_topk": 33, "index_n_heads": 19, "index_head_dim": 40, "first_k_dense_replace": 0,
+            "norm_topk_prob": False, "routed_scaling_factor": 1.5, "qk_rope_head_dim": 8,
+            "rope_parameters": {"rope_theta": 5e5, "rope_type": "default"},
+        },
+    ),
+    "glm-dsa": GLM_DSA,
+    "glm-dsa all choose, groups, one position, yarn": dataclasses.replace(
+        GLM_DSA, seed=135,
+        settings={
+            **GLM_DSA.settings, **GROUPS, "num_hidden_layers": 3, "indexer_types": None, "index_topk": 1,
+            "index_n_heads": 16, "index_head_dim": 16, "num_attention_heads": 5, "num_key_value_heads": 5,
+            "attention_bias": True, "v_head_dim": 12, "kv_lora_rank": 40, "rms_norm_eps": 1e-3,
+            "rope_parameters": {"rope_theta": 1e4, **YARN},
+        },
+    ),
     "mistral4": MISTRAL4,
     "mimo2": MIMO2,
     "mimo2 fused": dataclasses.replace(MIMO2, fused=True, seed=63),

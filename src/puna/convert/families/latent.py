@@ -1,4 +1,4 @@
-"""Multi-head latent attention with one key for all heads: DeepSeek V2 and V3, GLM 4.7 Flash, Mistral 4."""
+"""Latent attention with one key for all heads: DeepSeek since V2, GLM 4.7 Flash and 5, Mistral 4, MiniCPM."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from puna.convert.checkpoint import Values
 from puna.convert.config import Config
 from puna.convert.family import PLAIN, Assumption, Family, Key, Place, Split
 from puna.convert.keys import LONG_ROPE, long_rope_attention, long_rope_factors, original_context
-from puna.errors import ConversionError
+from puna.errors import ConversionError, shown
 
 
 def _keys_and_values(values: Values, config: Config) -> Sequence[Values]:
@@ -98,6 +98,40 @@ ASSUMED: Final[dict[str, Assumption]] = {
     "scoring_func": "sigmoid",
     "topk_method": "noaux_tc",
 }
+#: Beside the others, of models that attend to the positions an indexer chooses.
+_INDEXER_NAMES: Final[dict[str, Place]] = {
+    f"model.layers.{{}}.self_attn.indexer.{theirs}": f"blk.{{}}.indexer.{ours}"
+    for theirs, ours in {
+        "wq_b": "attn_q_b", "wk": "attn_k", "k_norm": "k_norm", "weights_proj": "proj",
+    }.items()
+}  # fmt: skip
+_INDEXER_KEYS: Final[dict[str, Key]] = {
+    "attention.indexer.head_count": "index_n_heads",
+    "attention.indexer.key_length": "index_head_dim",
+    "attention.indexer.top_k": "index_topk",
+}
+_INDEXED: Final[dict[str, Assumption]] = {
+    **ASSUMED, "layer_types": lambda config: ["indexed_attention"] * config.layers, "mlp_bias": False,
+}  # fmt: skip
+
+
+def _choosing(config: Config) -> list[bool]:
+    """Return for each layer whether it has an indexer, as transformers finds it."""
+    kinds, pattern = config.get("indexer_types"), config.get("index_topk_pattern")
+    period, first = config.get("index_topk_freq"), config.get("index_skip_topk_offset")
+    kinds = pattern if kinds is None else kinds
+    if kinds is None:
+        period, first = max(period or 1, 1), 2 if first is None else first
+        return [max(i - first + 1, 0) % period == 0 for i in range(config.layers)]
+    known = {"full": True, "F": True, "shared": False, "S": False}
+    if len(kinds) != config.layers or any(kind not in known for kind in kinds):
+        raise ConversionError(
+            f"config.json: the kinds of indexers should be 'full' or 'shared' for each of {config.layers} "
+            f"layers, not {shown(kinds)}"
+        )
+    return [known[kind] for kind in kinds]
+
+
 _HARMLESS: Final = ("head_dim", "rope_parameters.max_position_embeddings", "num_nextn_predict_layers")
 
 
@@ -140,6 +174,27 @@ _LATENT: Final = (
         defaults={
             "norm_topk_prob": True, "routed_scaling_factor": 2.5, "q_lora_rank": 1536,
             "first_k_dense_replace": 3, "n_group": 8, "topk_group": 4, "n_shared_experts": 1,
+        },
+    ),
+    Family(
+        hf=("DeepseekV32ForCausalLM",), architecture="deepseek32",
+        keys={**KEYS, **_INDEXER_KEYS, **_gating(2)}, names={**NAMES, **_INDEXER_NAMES}, pre="deepseek-v3",
+        assumed={**_INDEXED, "indexer_rope_interleave": False}, harmless=_HARMLESS,
+        defaults={
+            "norm_topk_prob": True, "routed_scaling_factor": 2.5, "q_lora_rank": 1536,
+            "first_k_dense_replace": 3, "n_group": 8, "topk_group": 4, "n_shared_experts": 1,
+            "index_topk": 2048, "index_n_heads": 64, "index_head_dim": 128,
+        },
+    ),
+    Family(
+        hf=("GlmMoeDsaForCausalLM",), architecture="glm-dsa",
+        keys={**KEYS, **_INDEXER_KEYS, **_gating(2), "attention.indexer.types": _choosing},
+        names={**NAMES, **_INDEXER_NAMES}, pre="glm4",
+        assumed={**_INDEXED, "indexer_rope_interleave": True}, harmless=_HARMLESS,
+        defaults={
+            "norm_topk_prob": True, "routed_scaling_factor": 2.5, "rms_norm_eps": 1e-5, "q_lora_rank": 2048,
+            "first_k_dense_replace": 3, "n_group": 1, "topk_group": 1, "n_shared_experts": 1,
+            "index_topk": 2048, "index_n_heads": 32, "index_head_dim": 128,
         },
     ),
     Family(
