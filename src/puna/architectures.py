@@ -434,7 +434,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     ),
     "qwen3": Architecture(
         model="qwen3:Qwen3",
-        projectors=("internvl", "resampler"),
+        projectors=("internvl", "lightonocr", "resampler"),
         converters=("qwen", "minicpm"),
         rows="published",
         pre="qwen2",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from puna.model.load import load_model
 from tests.engine.runs import Watched
 from tests.model.models.parity import check_close, original
 from tests.tiny.llama import TinyLlama
+from tests.tiny.vision.lighton import TinyLightOn
 from tests.tiny.vision.minicpmv import TinyMiniCPMV
 from tests.tiny.vision.models import VISION_MODELS
 from tests.vision.seeing import Pair, check_answer, check_scores, images_of, picture
@@ -110,6 +113,24 @@ def test_other_versions_of_minicpmv_agree(version: str, tmp_path: Path) -> None:
     layout = config.write(tmp_path, theirs)
     pair = Pair(load_model(layout.model, projector=layout.projector), theirs, config)
     check_scores(pair, pair.run(), 0, pair.inputs(pair.run(), "hello [img-0] world", picture(6, 70, 40)))
+
+
+#: Settings that no published model of these kinds has.
+VARIANTS: dict[str, Callable[[], Any]] = {
+    "lighton, three heads": lambda: TinyLightOn(TinyLlama(heads=2, kv_heads=1), heads=3, layers=3),
+    "lighton, all key heads, tied": lambda: TinyLightOn(TinyLlama(kv_heads=4), tied=True),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", VARIANTS, ids=lambda name: name.replace(" ", "-"))
+def test_unusual_readers_of_documents_agree(name: str, tmp_path: Path) -> None:
+    config = VARIANTS[name]()
+    theirs = original(config)
+    layout = config.write(tmp_path, theirs)
+    pair = Pair(load_model(layout.model, projector=layout.projector), theirs, config)
+    run = pair.run()
+    check_scores(pair, run, 0, pair.inputs(run, "hello [img-0] world", picture(6, 70, 40)))
 
 
 @pytest.mark.slow

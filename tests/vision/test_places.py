@@ -33,3 +33,23 @@ def test_text_around_an_image_matches_the_processors(kind: str, tmp_path: Path) 
         rows = [item.payload.begin for item in placed if item.payload is not None]
         assert rows == list(range(image.rows))
         assert placed[0].together == len(placed) - 1
+
+
+#: Tokens around an image in published chat templates.
+AROUND = {
+    "lighton": (),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", AROUND)
+def test_rows_of_documents_stand_between_the_published_tokens(kind: str, tmp_path: Path) -> None:
+    config = VISION_MODELS[kind]()
+    layout = config.write(tmp_path, original(config))
+    pair = Pair(load_model(layout.model, projector=layout.projector), original(config), config)
+    (image,) = pair.run().engine.images.read([file_of(picture(1, 80, 60))])
+    placed = pair.ours.vision.place(image)
+    around = [pair.ours.tokenizer.id_of(token) for token in AROUND[kind]]
+    assert [item.token for item in placed if item.payload is None] == around
+    rows = placed[1:-1] if around else placed
+    assert [item.payload.begin for item in rows] == list(range(image.rows))

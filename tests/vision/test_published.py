@@ -218,6 +218,7 @@ OWN: dict[str, dict[str, Any]] = {
         "vision.preproc_min_tiles": 1, "vision.preproc_max_tiles": 4,
     },
     "lfm2": {"projector_type": "lfm2", "vision.projector.scale_factor": 2, "use_gelu": True},
+    "lighton": {"projector_type": "lightonocr", "use_silu": True, "vision.spatial_merge_size": 2},
     "llama4": {"projector_type": "llama4", "vision.projector.scale_factor": 2, "use_gelu": True},
     "minicpmv 4.6": {
         "projector_type": "minicpmv4_6", "vision.projector.scale_factor": 4,
@@ -292,6 +293,7 @@ CARRIED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         "gemma3", {"pictures.do_normalize": False},
         {"vision.image_mean": [0.0] * 3, "vision.image_std": [1.0] * 3},
     ),
+    "longest edge": ("lighton", {"pictures.size": {"longest_edge": 84}}, {"vision.longest_edge": 84}),
     "tiles": ("lfm2", {"pictures.max_tiles": 6}, {"vision.max_tiles": 6, "vision.tile_size": None}),
     "sizes of pictures": (
         "qwen2vl", {"pictures.min_pixels": 6272, "pictures.max_pixels": 25088},
@@ -351,6 +353,7 @@ DROPPED: dict[str, tuple[str, dict[str, Any], str]] = {
     "the class's row": ("llava", {"vision_feature_select_strategy": "full"}, "can only have 'default'"),
     "several layers": ("llava", {"vision_feature_layer": [-2, -5]}, "a file names one of 4 layers"),
     "no layer": ("llava", {"vision_feature_layer": 9}, "a file names one of 4 layers"),
+    "epsilon of the projector": ("lighton", {"text_config.rms_norm_eps": 1e-5}, "can only have 1e-06"),
     "an earlier layer": ("mistral3", {"vision_feature_layer": -2}, "can only have -1"),
     "another projector": ("lfm2", {"projector_hidden_act": "relu"}, "can only have 'gelu'"),
     "fewer keys": ("gemma4", {"vision_config.num_key_value_heads": 2}, "can only have 4"),
@@ -572,3 +575,13 @@ def test_gemma_3n_accepts_scales_without_pixel_axes(tmp_path: Path) -> None:
         found.set({"has_audio_encoder": True, "audio.projector_type": "gemma3na", "audio.block_count": 12})
 
     check_agrees(config, rewritten(config.write(tmp_path, theirs, apart=True), change), theirs)
+
+
+def test_lightons_projector_has_the_epsilon_of_the_text_model(tmp_path: Path) -> None:
+    config = VISION_MODELS["lighton"]()
+    theirs = original(config)
+    layout = config.write(tmp_path, theirs)
+    tower = load_model(layout.model, projector=layout.projector).vision
+    projection, encoder = theirs.model.vision_projection, theirs.model.vision_encoder
+    assert tower.norm.eps == projection.norm.variance_epsilon
+    assert tower.first_norm.eps == pytest.approx(encoder.ln_pre.variance_epsilon)

@@ -13,7 +13,7 @@ import PIL.Image
 import pytest
 import torch
 
-from puna.vision.layers.interpolation import resized_positions, resized_row
+from puna.vision.layers.interpolation import resized_positions, resized_row, sampled_positions
 from puna.vision.pixels import (
     CLIP_MEAN,
     CLIP_STD,
@@ -26,6 +26,7 @@ from puna.vision.pixels import (
     patches,
 )
 from puna.vision.towers.deepseek_ocr import DeepSeekOcrVision
+from puna.vision.towers.deepseek_ocr2 import DeepSeekOcr2Vision
 from puna.vision.towers.idefics3 import Idefics3Vision
 from puna.vision.towers.internvl import InternVision
 from puna.vision.towers.lfm2 import Lfm2Vision
@@ -140,21 +141,29 @@ def test_slices_match_minicpms(size: tuple[int, int], mode: str) -> None:
     assert prepared.rows == 6 * len(shown)
 
 
+#: Pixels along a side of a tile, and the most tiles.
+VIEWS = {DeepSeekOcrVision: (40, 9), DeepSeekOcr2Vision: (48, 6)}
+
+
 @pytest.mark.parametrize("size", SIZES, ids=str)
-def test_views_match_deepseeks(size: tuple[int, int]) -> None:
+@pytest.mark.parametrize("kind", VIEWS)
+def test_views_match_deepseeks(kind: Any, size: tuple[int, int]) -> None:
     """The processor of DeepSeek-OCR 2 is the first one's except for the sizes."""
     from transformers.models.deepseek_ocr2.image_processing_pil_deepseek_ocr2 import (
         DeepseekOcr2ImageProcessorPil,
     )
 
-    image = picture(5, *size)
+    image, (tile, most) = picture(5, *size), VIEWS[kind]
     processor = DeepseekOcr2ImageProcessorPil(
-        size={"height": 64, "width": 64}, tile_size=40, min_patches=2, max_patches=9
+        size={"height": 64, "width": 64}, tile_size=tile, min_patches=2, max_patches=most
     )
     expected = processor(image, return_tensors="np")
-    sam = SimpleNamespace(patch_size=4, side=16)
-    options = SimpleNamespace(whole_size=64, tile_size=40, sam=sam, min_tiles=2, max_tiles=9)
-    prepared = DeepSeekOcrVision.prepare(SimpleNamespace(options=options), image)
+    tower = kind.__new__(kind)
+    tower.options = SimpleNamespace(
+        whole_size=64, tile_size=tile, tile_side=3, tile_rows=9, whole_side=4, whole_rows=16, min_tiles=2,
+        max_tiles=most,
+    )  # fmt: skip
+    prepared = tower.prepare(image)
     assert len(prepared.pixels) == expected["num_local_patches"][0]
     views = [(prepared.overview[None], expected["pixel_values"])]
     if len(prepared.pixels):
@@ -212,6 +221,16 @@ def test_positions_are_resized_as_by_pytorch(cubic: bool, shape: tuple[int, int]
         antialias=True,
     )  # fmt: skip
     found = resized_positions(table, *shape, cubic=cubic)
+    assert np.abs(found - expected[0].reshape(5, -1).T.numpy()).max() < 1e-5
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (7, 3), (2, 9), (1, 1)], ids=str)
+def test_positions_are_sampled_as_by_pytorch(shape: tuple[int, int]) -> None:
+    table = np.random.default_rng(0).standard_normal((4, 4, 5)).astype(np.float32)
+    expected = torch.nn.functional.interpolate(
+        torch.from_numpy(table).permute(2, 0, 1)[None], shape, mode="bilinear"
+    )
+    found = sampled_positions(table, *shape, cubic=False)
     assert np.abs(found - expected[0].reshape(5, -1).T.numpy()).max() < 1e-5
 
 

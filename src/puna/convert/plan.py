@@ -60,7 +60,9 @@ POST_NORMS: Final[dict[str, Place]] = {
 _AHEAD: Final = re.compile(r"(?:model\.)?mtp\.(?:layers\.(\d{1,6})\.)?")
 _NUMBER: Final = re.compile(r"(?<=\.)(\d{1,6})(?=\.|$)")
 #: Prefixes of vision towers.
-_TOWER: Final = re.compile(r"^(?:vision_tower\.vision_model|vision_tower|vision_model|visual|vpm)\.")
+_TOWER: Final = re.compile(
+    r"^(?:vision_tower\.vision_model|vision_tower|vision_encoder|vision_model|visual|vpm)\."
+)
 
 
 def is_of_another_part(name: str, family: Family) -> bool:

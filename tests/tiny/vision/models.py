@@ -19,6 +19,7 @@ from tests.tiny.vision.glm_ocr import TinyGlmOcr
 from tests.tiny.vision.idefics3 import TinyIdefics3
 from tests.tiny.vision.internvl import TinyInternVL
 from tests.tiny.vision.lfm2 import TinyLfm2Vision
+from tests.tiny.vision.lighton import TinyLightOn
 from tests.tiny.vision.llama4 import TinyLlama4Vision
 from tests.tiny.vision.llava import TinyLlava
 from tests.tiny.vision.llava_next import TinyLlavaNext
@@ -44,6 +45,7 @@ VISION_MODELS: dict[str, Callable[[], Any]] = {
     "internvl": lambda: TinyInternVL(TinyLlama()),
     "internvl-6b": lambda: TinyInternVL(TinyLlama(), large=True),
     "lfm2": lambda: TinyLfm2Vision(TinyLfm2()),
+    "lighton": lambda: TinyLightOn(TinyLlama(rope_base=1e6)),
     "llama4": lambda: TinyLlama4Vision(TinyLlama4(chunk=64)),
     "llava": lambda: TinyLlava(TinyLlama()),
     "llava-next": lambda: TinyLlavaNext(TinyLlama()),

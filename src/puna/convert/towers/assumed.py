@@ -36,6 +36,7 @@ _ASSUMED: Final[Mapping[str, Mapping[str, tuple[Any, ...]]]] = {
     "idefics3": _SIGLIP,
     "internvl": {"vision_config.hidden_act": ("gelu",), **_PROJECTED, **_LAST_LAYER},
     "lfm2": {**_SIGLIP, **_PROJECTED, **_LAST_LAYER},
+    "lightonocr": {**_SILU, "text_config.rms_norm_eps": (1e-6,)},
     "llama4": {
         "vision_config.hidden_act": ("gelu",), "vision_config.vision_feature_select_strategy": ("default",),
     },

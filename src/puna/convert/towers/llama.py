@@ -1,8 +1,9 @@
-"""The vision towers of Llama 4, Pixtral, and Mistral Small 3.1 and later."""
+"""The vision towers of Llama 4, Pixtral, Mistral Small 3.1 and later, and LightOnOCR."""
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import replace
+from typing import Any, Final
 
 from puna.convert.checkpoint import Values
 from puna.convert.config import Config
@@ -47,6 +48,13 @@ def _row_end(values: Values, config: Config) -> Values:
     return row
 
 
+def _longest_edge(config: Config) -> int | None:
+    """Return the most pixels of a picture's side; None if they are the image size, which readers use."""
+    size: Any = config.image_setting("size", {})
+    edge = size.get("longest_edge") if isinstance(size, dict) else None
+    return None if edge == config.get("image_size") else edge
+
+
 PIXTRAL: Final = Family(
     hf=("Mistral3ForConditionalGeneration", "LlavaForConditionalGeneration"), architecture="clip",
     kept=kept("multi_modal_projector.", "language_model.embed_tokens.", "language_model.model.embed_tokens."),
@@ -76,4 +84,17 @@ PIXTRAL: Final = Family(
     },
     when=lambda config: (config.raw.get("vision_config") or {}).get("model_type") == "pixtral",
 )  # fmt: skip
-FAMILIES: Final = (LLAMA4, PIXTRAL)
+_PROJECTOR: Final = "multi_modal_projector."
+LIGHTON: Final = replace(
+    PIXTRAL, hf=("LightOnOCRForConditionalGeneration", "LightOnOcrForConditionalGeneration"),
+    kept=kept("vision_projection."),
+    keys={
+        **PIXTRAL.keys, "projector_type": lambda config: "lightonocr", "vision.longest_edge": _longest_edge,
+    },
+    names={
+        name.replace(_PROJECTOR, "vision_projection."): place
+        for name, place in PIXTRAL.names.items()
+        if not name.startswith("language_model.")
+    },
+)  # fmt: skip
+FAMILIES: Final = (LLAMA4, PIXTRAL, LIGHTON)

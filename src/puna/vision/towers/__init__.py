@@ -16,6 +16,8 @@ Each follows its model's reference. Where llama.cpp (L) or Ollama (O) show a mod
 - Gemma 4: GELU by its tanh (L, O: the quick one), the norm before the projection, and parts of a picture see
   each other only in windowed layers, and not in E2B and E4B.
 - Qwen3-VL: an image takes as many positions as its longer side has rows (O: its width).
+- LightOnOCR: no tokens are written around an image (L: `<|im_start|>` and `<|im_end|>`), and the norm of the
+  projector has the text model's epsilon (L: the tower's).
 - DeepSeek-OCR: a picture no larger than a tile is not cut (O cuts it).
 
 Three deviations from the reference: MiniCPM-V's `<image_id>` is not written (as in L); pictures for Qwen3-VL

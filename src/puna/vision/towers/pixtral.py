@@ -1,7 +1,7 @@
 """Vision tower of Mistral Small 3.1 and Pixtral: pictures at their own size, rotation by row and column.
 
 Agrawal et al., arXiv:2410.07073, section 2. Each block of patches becomes one row; a separator token ends
-each line of rows.
+each line of rows. LightOnOCR has the same tower, and no tokens around or between its rows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from puna.batch import Image, Input
 from puna.gguf.metadata import first_of, invalid, positive, required, table_rows
 from puna.nn.layers import Linear, RMSNorm, Unused
 from puna.nn.module import WeightSource, blocks, weight
-from puna.ops import Array, Rope
+from puna.ops import Array, Backend, Rope
 from puna.vision.decoding import Picture
 from puna.vision.layers.attention import Slices
 from puna.vision.layers.layers import PatchEmbedding, RMSNormLayer, through
@@ -160,6 +160,25 @@ class PixtralVision(VisionTower):
     def max_patches(self) -> int:
         side = -(-self.options.longest_edge // self.options.unit) * self.options.merge
         return side**2
+
+
+class LightOnNorm(RMSNorm):
+    """Norm with the text model's epsilon, which differs from the tower's."""
+
+    def __init__(self, ops: Backend, weight: Array, eps: float) -> None:
+        super().__init__(ops, weight, 1e-6)
+
+
+class LightOnVision(PixtralVision):
+    """LightOnOCR's tower. Reference: `LightOnOcrModel` in Hugging Face transformers."""
+
+    norm: LightOnNorm = weight("mm.input_norm", "hidden_size")
+
+    def use(self, tokenizer: Tokenizer) -> None:
+        """Look up nothing: no tokens are around its images."""
+
+    def place(self, image: Image) -> list[Input]:
+        return kept_together(rows_of(image), one_batch=False)
 
 
 def _rope_key(file: GGUFFile) -> str:
