@@ -90,6 +90,7 @@ FAMILIES = {
     "olmo3": "OLMo 3",
     "olmoe": "OLMoE",
     "orion": "Orion 14B",
+    "paddleocr": "PaddleOCR-VL",
     "phi2": "Phi-1, Phi-1.5, Phi-2",
     "phi3": "Phi-3, Phi-3.5, Phi-4, Phi-4-mini",
     "qwen2": "Qwen2, Qwen2.5, DeepSeek R1 distilled into Qwen",

@@ -29,6 +29,7 @@ OTHER_MEANINGS = {
     "convert/towers/clip.py": "projector types",
     "convert/towers/deepseek_ocr.py": "projector types",
     "convert/towers/llama.py": "projector types",
+    "convert/towers/qwen.py": "projector types",
     "convert/vocabulary.py": "kinds of vocabularies",
     "tokenizer/load.py": "kinds of vocabularies",
     "tokenizer/patterns.py": "pre-tokenizers",

@@ -392,6 +392,13 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         templates=(DefaultTemplate("olmo2"),),
     ),
     "orion": Architecture(model="stablelm:StableLm", converters=("aliases",), rows="published"),
+    "paddleocr": Architecture(
+        model="paddleocr:PaddleOcr",
+        projectors=("paddleocr",),
+        converters=("small_lineages",),
+        rows="published",
+        templates=(DefaultTemplate("ernie"),),
+    ),
     "phi2": Architecture(model="phi2:Phi2", converters=("small_lineages",)),
     "phi3": Architecture(
         model="phi3:Phi3",

@@ -769,6 +769,7 @@ FAMILIES.update({
     "GlmOcrForConditionalGeneration": _within(
         _QWEN_VL, vision={"out_hidden_size": 64}
     ),
+    "PaddleOCRVLForConditionalGeneration": _within(_QWEN_VL, vision={"out_hidden_size": 64}),
     "Qwen2VLForConditionalGeneration": _within(_QWEN_VL, vision={"hidden_size": 64, "embed_dim": 16}),
     "Qwen2VLModel": _within(replace(_QWEN_VL, by="states"), vision={"hidden_size": 64, "embed_dim": 16}),
     "Qwen2_5_VLForConditionalGeneration": _within(_QWEN_VL, vision={"out_hidden_size": 64}),

@@ -184,6 +184,7 @@ OWN: dict[str, dict[str, Any]] = {
     "olmo3": {**_WINDOW, **_YARN},
     "olmoe": _EXPERTS,
     "orion": {},
+    "paddleocr": _PLACES,
     "phi2": {},
     "phi3": {"rope.scaling.attn_factor": 1.2},
     "qwen2": {},

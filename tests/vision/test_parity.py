@@ -17,6 +17,7 @@ from tests.tiny.llama import TinyLlama
 from tests.tiny.vision.lighton import TinyLightOn
 from tests.tiny.vision.minicpmv import TinyMiniCPMV
 from tests.tiny.vision.models import VISION_MODELS
+from tests.tiny.vision.paddleocr import TinyPaddleOcr
 from tests.vision.seeing import Pair, check_answer, check_scores, images_of, picture
 
 
@@ -119,6 +120,10 @@ def test_other_versions_of_minicpmv_agree(version: str, tmp_path: Path) -> None:
 VARIANTS: dict[str, Callable[[], Any]] = {
     "lighton, three heads": lambda: TinyLightOn(TinyLlama(heads=2, kv_heads=1), heads=3, layers=3),
     "lighton, all key heads, tied": lambda: TinyLightOn(TinyLlama(kv_heads=4), tied=True),
+    "paddleocr, three heads, untied": lambda: TinyPaddleOcr(
+        TinyLlama(heads=3, kv_heads=1), heads=3, layers=3, tied=False
+    ),
+    "paddleocr, biases": lambda: TinyPaddleOcr(TinyLlama(kv_heads=4), biased=True),
 }
 
 

@@ -15,6 +15,7 @@ from puna.vision.towers.gemma3 import Gemma3Vision
 from puna.vision.towers.gemma3n import Gemma3nVision
 from puna.vision.towers.glm_ocr import GlmOcrVision
 from puna.vision.towers.llava import LlavaVision
+from puna.vision.towers.paddleocr import PaddleOcrVision
 from puna.vision.towers.pixtral import PixtralVision
 from puna.vision.towers.qwen import Qwen25Vision
 from tests.vision.seeing import picture
@@ -52,6 +53,17 @@ def _pixtral(image: PIL.Image.Image) -> Any:
     return processor(image, return_tensors="np")["pixel_values"][0]
 
 
+def _paddleocr(image: PIL.Image.Image) -> Any:
+    """Return patches [n, 3 * 14 * 14], line by line."""
+    from transformers.models.paddleocr_vl.image_processing_pil_paddleocr_vl import (
+        PaddleOCRVLImageProcessorPil,
+    )
+
+    processor = PaddleOCRVLImageProcessorPil(size={"shortest_edge": 3136, "longest_edge": 12544})
+    flat = np.asarray(processor(image, return_tensors="np")["pixel_values"])
+    return flat.reshape(len(flat), -1)
+
+
 def _qwen(image: PIL.Image.Image) -> Any:
     """Return patches [n, 3 * 2 * 14 * 14], of which the first frame is compared."""
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
@@ -78,6 +90,9 @@ PROCESSORS: dict[str, tuple[Any, dict[str, Any], Callable[[PIL.Image.Image], Any
     ),
     "glm": (GlmOcrVision, {**COMMON, "unit": 28, "min_pixels": 3136, "max_pixels": 12544}, _glm),
     "llava": (LlavaVision, COMMON, _llava),
+    "paddleocr": (
+        PaddleOcrVision, {**COMMON, "unit": 28, "min_pixels": 3136, "max_pixels": 12544}, _paddleocr
+    ),
     "pixtral": (PixtralVision, {**COMMON, "longest_edge": 112, "unit": 28}, _pixtral),
     "qwen25vl": (
         Qwen25Vision, {**COMMON, "unit": 28, "min_pixels": 3136, "max_pixels": 12544}, _qwen
@@ -95,6 +110,8 @@ def test_pixels_match_the_reference_processors(name: str, size: tuple[int, int])
     prepared = tower.prepare(image)
     if name in ("glm", "qwen25vl"):
         found = normalised(patches(prepared.pixels[0], 14, 2), options["mean"], options["std"])
+    elif name == "paddleocr":
+        found = normalised(patches(prepared.pixels[0], 14), options["mean"], options["std"])
     else:
         flat = np.ascontiguousarray(prepared.pixels[0].transpose(2, 0, 1))
         found = normalised(flat.reshape(1, -1), options["mean"], options["std"]).reshape(flat.shape)
@@ -127,3 +144,16 @@ def test_smart_sizes_match_qwens() -> None:
         812,
         28,
     )  # limited to 200 to 1, where transformers refuses
+
+
+def test_thin_pictures_are_enlarged_like_paddles() -> None:
+    from transformers.models.paddleocr_vl.image_processing_pil_paddleocr_vl import smart_resize
+
+    tower = PaddleOcrVision.__new__(PaddleOcrVision)
+    tower.options = SimpleNamespace(unit=28, min_pixels=3136, max_pixels=1 << 20)
+    generator = np.random.default_rng(0)
+    for width, height in [*generator.integers(1, 60, (300, 2)).tolist(), (5, 900), (900, 5)]:
+        if max(width, height) / min(width, height) > 200:
+            continue
+        expected = smart_resize(height, width, 28, 3136, 1 << 20)
+        assert tower.sized(width, height) == expected[::-1], (width, height)

@@ -228,6 +228,7 @@ OWN: dict[str, dict[str, Any]] = {
         "projector_type": "resampler", "minicpmv_version": 5, "minicpmv_query_num": 6, "use_gelu": True,
     },
     "mistral3": {"projector_type": "pixtral", "use_silu": True, "vision.spatial_merge_size": 2},
+    "paddleocr": {"projector_type": "paddleocr", "use_gelu": True},
     "qwen25vl": {"projector_type": "qwen2.5vl_merger", "use_silu": True, "vision.n_wa_pattern": 2},
     "qwen2vl": {"projector_type": "qwen2vl_merger"},
     "qwen35": {
@@ -294,6 +295,13 @@ CARRIED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"vision.image_mean": [0.0] * 3, "vision.image_std": [1.0] * 3},
     ),
     "longest edge": ("lighton", {"pictures.size": {"longest_edge": 84}}, {"vision.longest_edge": 84}),
+    "merges of paddle": (
+        "paddleocr", {"vision_config.spatial_merge_size": 4}, {"vision.spatial_merge_size": 4},
+    ),
+    "rotation of paddle": (
+        "paddleocr", {"vision_config.rope_parameters": {"rope_type": "axial", "rope_theta": 500.0}},
+        {"vision.rope.freq_base": 500.0},
+    ),
     "tiles": ("lfm2", {"pictures.max_tiles": 6}, {"vision.max_tiles": 6, "vision.tile_size": None}),
     "sizes of pictures": (
         "qwen2vl", {"pictures.min_pixels": 6272, "pictures.max_pixels": 25088},
@@ -354,6 +362,7 @@ DROPPED: dict[str, tuple[str, dict[str, Any], str]] = {
     "several layers": ("llava", {"vision_feature_layer": [-2, -5]}, "a file names one of 4 layers"),
     "no layer": ("llava", {"vision_feature_layer": 9}, "a file names one of 4 layers"),
     "epsilon of the projector": ("lighton", {"text_config.rms_norm_eps": 1e-5}, "can only have 1e-06"),
+    "exact gelu of paddle": ("paddleocr", {"vision_config.hidden_act": "gelu"}, "only have 'gelu_pyt"),
     "an earlier layer": ("mistral3", {"vision_feature_layer": -2}, "can only have -1"),
     "another projector": ("lfm2", {"projector_hidden_act": "relu"}, "can only have 'gelu'"),
     "fewer keys": ("gemma4", {"vision_config.num_key_value_heads": 2}, "can only have 4"),

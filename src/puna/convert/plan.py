@@ -61,7 +61,7 @@ _AHEAD: Final = re.compile(r"(?:model\.)?mtp\.(?:layers\.(\d{1,6})\.)?")
 _NUMBER: Final = re.compile(r"(?<=\.)(\d{1,6})(?=\.|$)")
 #: Prefixes of vision towers.
 _TOWER: Final = re.compile(
-    r"^(?:vision_tower\.vision_model|vision_tower|vision_encoder|vision_model|visual|vpm)\."
+    r"^(?:visual\.vision_model|vision_tower\.vision_model|vision_tower|vision_encoder|vision_model|visual|vpm)\."
 )
 
 

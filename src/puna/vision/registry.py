@@ -122,6 +122,7 @@ _PROJECTORS: Final = {
     "llava-next": "llava:LlavaNextVision",
     "minicpmv4_6": "minicpmv:MiniCPM46Vision",
     "mlp": "llava:LlavaVision",
+    "paddleocr": "paddleocr:PaddleOcrVision",
     "pixtral": "pixtral:PixtralVision",
     "resampler": "minicpmv:MiniCPMVision",
     "qwen2.5vl_merger": "qwen:Qwen25Vision",

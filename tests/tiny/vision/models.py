@@ -27,6 +27,7 @@ from tests.tiny.vision.minicpmv import TinyMiniCPMV
 from tests.tiny.vision.minicpmv46 import TinyMiniCPMV46
 from tests.tiny.vision.mistral3 import TinyMistral3
 from tests.tiny.vision.mllama import TinyMllamaVision
+from tests.tiny.vision.paddleocr import TinyPaddleOcr
 from tests.tiny.vision.qwen2vl import TinyQwen2VL
 from tests.tiny.vision.qwen3vl import QWEN3_VL_MOE, TinyQwen3VL, TinyQwen35Vision
 from tests.tiny.vision.qwen25vl import TinyQwen25VL
@@ -53,6 +54,7 @@ VISION_MODELS: dict[str, Callable[[], Any]] = {
     "minicpmv 4.6": lambda: TinyMiniCPMV46(TinyLlama(rope_base=1e6)),
     "mistral3": lambda: TinyMistral3(TinyLlama(rope_base=1e6)),
     "mllama": lambda: TinyMllamaVision(TinyMllama()),
+    "paddleocr": lambda: TinyPaddleOcr(TinyLlama(rope_base=500000.0)),
     "qwen25vl": lambda: TinyQwen25VL(TinyLlama(rope_base=1e6)),
     "qwen2vl": lambda: TinyQwen2VL(TinyLlama(rope_base=1e6)),
     "qwen35": lambda: TinyQwen35Vision(TinyLlama(rope_base=1e6)),

@@ -14,7 +14,7 @@ from puna.convert.config import Config
 from puna.convert.families.gemma import OLD_ROTATION, every_second_windowed
 from puna.convert.families.gpt import TANH_GELUS
 from puna.convert.families.latent import MISTRAL_ROTATION, SAME_SCALES
-from puna.convert.family import PLAIN, Assumption, Change, Family, Key, Place, Split
+from puna.convert.family import PLAIN, SCALED, Assumption, Change, Family, Key, Place, Split
 from puna.convert.plan import POST_NORMS
 from puna.errors import ConversionError, shown
 
@@ -438,6 +438,20 @@ FAMILIES: Final = (
     Family(
         hf=("Ernie4_5ForCausalLM", "Ernie4_5_ForCausalLM"), architecture="ernie4_5", tied=True,
         assumed={"compression_ratio": 1.0},
+    ),
+    Family(
+        hf=("PaddleOCRVLForConditionalGeneration",), architecture="paddleocr", tied=True,
+        dropped=("mlp_AR.",), ropes=(*SCALED, "mrope"),
+        keys={
+            "rope.dimension_sections": lambda config: [
+                *(config.rope.get("mrope_section") or (16, 24, 24)), 0,
+            ],
+        },
+        assumed={
+            "compression_ratio": 1.0, "rope_is_neox_style": True, "use_3d_rope": True, "use_rmsnorm": True,
+        },
+        defaults={"rope_theta": 500000.0, "head_dim": 128},
+        harmless=("weight_share_add_bias", "ignored_index"),
     ),
     Family(
         hf=("Ernie4_5_MoeForCausalLM",), architecture="ernie4_5-moe",

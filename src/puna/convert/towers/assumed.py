@@ -42,6 +42,7 @@ _ASSUMED: Final[Mapping[str, Mapping[str, tuple[Any, ...]]]] = {
     },
     "minicpmv4_6": {**_SIGLIP, "slice_mode": (True,), "slice_config.max_slice_nums": (9,)},
     "mlp": {"vision_config.hidden_act": ("quick_gelu", "gelu"), **_PROJECTED},
+    "paddleocr": _SIGLIP,
     "pixtral": {**_SILU, **_PROJECTED, **_LAST_LAYER},
     "qwen2vl_merger": {"vision_config.hidden_act": ("quick_gelu",), **_FRAMES},
     "qwen2.5vl_merger": {**_SILU, **_FRAMES},

@@ -17,7 +17,7 @@ LAYER: Final = {
     "layer_norm1": "ln1", "layer_norm2": "ln2", "self_attn.out_proj": "attn_out", "mlp.fc1": "ffn_up",
     "mlp.fc2": "ffn_down", **{f"self_attn.{part}_proj": f"attn_{part}" for part in "qkv"},
 }  # fmt: skip
-_SIGLIP: Final[dict[str, Place]] = {
+SIGLIP: Final[dict[str, Place]] = {
     "tower.embeddings.patch_embedding": "v.patch_embd",
     "tower.embeddings.position_embedding": "v.position_embd",
     "tower.post_layernorm": "v.post_ln",
@@ -87,7 +87,7 @@ GEMMA3: Final = Family(
     hf=("Gemma3ForConditionalGeneration",), architecture="clip", kept=kept("multi_modal_projector."),
     keys={**keys("gemma3", 1e-6), "vision.projector.scale_factor": _gemma_scale},
     names={
-        **_SIGLIP, "multi_modal_projector.mm_soft_emb_norm": "mm.soft_emb_norm",
+        **SIGLIP, "multi_modal_projector.mm_soft_emb_norm": "mm.soft_emb_norm",
         "multi_modal_projector.mm_input_projection_weight": "mm.input_projection.weight",
     },
     changes={"mm.soft_emb_norm.weight": lambda values, config: values + 1}, dropped=_DROPPED,
@@ -110,7 +110,7 @@ IDEFICS3: Final = Family(
         "vision.feed_forward_length": lambda config: config.get("intermediate_size") or 3072,
         "vision.attention.head_count": lambda config: config.get("num_attention_heads") or 16,
     },
-    names={**_SIGLIP, "connector.modality_projection.proj": "mm.model.fc"}, dropped=_DROPPED,
+    names={**SIGLIP, "connector.modality_projection.proj": "mm.model.fc"}, dropped=_DROPPED,
 )  # fmt: skip
 
 
@@ -120,7 +120,7 @@ def _is_clip(config: Config) -> bool:
 
 
 _CLIP: Final[dict[str, Place]] = {
-    **_SIGLIP, "tower.embeddings.class_embedding": "v.class_embd", "tower.pre_layrnorm": "v.pre_ln",
+    **SIGLIP, "tower.embeddings.class_embedding": "v.class_embd", "tower.pre_layrnorm": "v.pre_ln",
     "multi_modal_projector.linear_1": "mm.0", "multi_modal_projector.linear_2": "mm.2",
     "image_newline": "model.image_newline", "tower.post_layernorm": None,
 }  # fmt: skip
@@ -187,7 +187,7 @@ LFM2: Final = Family(
         **{f"vision.{name}": _image_key(name, usual) for name, usual in _LFM2_USUAL.items()},
     },
     names={
-        **_SIGLIP, "multi_modal_projector.layer_norm": "mm.input_norm",
+        **SIGLIP, "multi_modal_projector.layer_norm": "mm.input_norm",
         "multi_modal_projector.linear_1": "mm.1", "multi_modal_projector.linear_2": "mm.2",
     },
     changes={"v.patch_embd.weight": square}, dropped=_DROPPED,

@@ -1,4 +1,4 @@
-"""The vision towers of Qwen 2-VL, 2.5-VL, 3-VL and 3.5, and of GLM 4.1V, 4.5V and GLM-OCR."""
+"""Towers that read pictures at about their own size: of Qwen, GLM and PaddleOCR-VL."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 from puna.convert.checkpoint import Values
 from puna.convert.config import Config
 from puna.convert.family import Family, Key, Place, Split
-from puna.convert.towers.clip import activation, thirds, unless
+from puna.convert.towers.clip import SIGLIP, activation, kept, keys, rope_base, thirds, unless
 from puna.errors import ConversionError
 
 _KEPT: Final = ("tower.",)
@@ -168,4 +168,22 @@ GLM: Final = Family(
         **{f"tower.{theirs}": ours for theirs, ours in _GLM_OUTER.items()},
     },
 )  # fmt: skip
-FAMILIES: Final = (QWEN2, QWEN25, QWEN3, GLM)
+
+_PADDLE_PROJECTOR: Final = {"pre_norm": "mm.input_norm", "linear_1": "mm.1", "linear_2": "mm.2"}
+PADDLE: Final = Family(
+    hf=("PaddleOCRVLForConditionalGeneration",), architecture="clip", kept=kept("mlp_AR.", "projector."),
+    keys={
+        **keys("paddleocr", 1e-6), "vision.spatial_merge_size": unless(2, "spatial_merge_size"),
+        "vision.rope.freq_base": rope_base, **_SIZES,
+    },
+    names={
+        **SIGLIP, "tower.embeddings.packing_position_embedding": None,
+        **{
+            f"{module}.{theirs}": ours
+            for module in ("mlp_AR", "projector")
+            for theirs, ours in _PADDLE_PROJECTOR.items()
+        },
+    },
+    dropped=("tower.head.",),
+)  # fmt: skip
+FAMILIES: Final = (QWEN2, QWEN25, QWEN3, GLM, PADDLE)

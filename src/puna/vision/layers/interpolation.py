@@ -23,23 +23,31 @@ def resized_positions(
     return np.ascontiguousarray(across.reshape(-1, n), np.float32)
 
 
-def sampled_positions(table: NDArray[np.float32], height: int, width: int) -> NDArray[np.float32]:
+def sampled_positions(
+    table: NDArray[np.float32], height: int, width: int, *, cubic: bool = True
+) -> NDArray[np.float32]:
     """Resize a table [rows, columns, n] to another grid: [height * width, n].
 
-    Interpolates cubically and clamps at the border, like PyTorch's `grid_sample`.
+    Interpolates between neighbours, cubically or linearly, and clamps at the border, like PyTorch's
+    `grid_sample`.
     """
     rows, columns, n = table.shape
-    down = _sampling_shares(rows, height) @ table.reshape(rows, -1)
-    across = _sampling_shares(columns, width) @ down.reshape(height, columns, n)
+    shares = _sampling_shares if cubic else _linear_shares
+    down = shares(rows, height) @ table.reshape(rows, -1)
+    across = shares(columns, width) @ down.reshape(height, columns, n)
     return np.ascontiguousarray(across.reshape(-1, n), np.float32)
 
 
 def resized_row(table: NDArray[np.float32], count: int) -> NDArray[np.float32]:
     """Resize a table [places, n] linearly to `count` places: [count, n]."""
-    places = len(table)
-    at = ((np.arange(count) + 0.5) * (places / count) - 0.5).clip(0, places - 1)
-    shares = np.maximum(1 - np.abs(at[:, None] - np.arange(places)), 0.0)
-    return np.ascontiguousarray(shares @ table, np.float32)
+    return np.ascontiguousarray(_linear_shares(len(table), count) @ table, np.float32)
+
+
+def _linear_shares(count: int, wanted: int) -> NDArray[np.float64]:
+    """Return the weights of the two places around each of `wanted` points: [wanted, count]."""
+    points = ((np.arange(wanted) + 0.5) * (count / wanted) - 0.5).clip(0, count - 1)
+    shares: NDArray[np.float64] = np.maximum(1 - np.abs(points[:, None] - np.arange(count)), 0.0)
+    return shares
 
 
 def _shares(count: int, wanted: int) -> NDArray[np.float64]:

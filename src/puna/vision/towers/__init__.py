@@ -18,6 +18,7 @@ Each follows its model's reference. Where llama.cpp (L) or Ollama (O) show a mod
 - Qwen3-VL: an image takes as many positions as its longer side has rows (O: its width).
 - LightOnOCR: no tokens are written around an image (L: `<|im_start|>` and `<|im_end|>`), and the norm of the
   projector has the text model's epsilon (L: the tower's).
+- PaddleOCR-VL: the projector's GELU is exact (L: by its tanh).
 - DeepSeek-OCR: a picture no larger than a tile is not cut (O cuts it).
 
 Three deviations from the reference: MiniCPM-V's `<image_id>` is not written (as in L); pictures for Qwen3-VL
