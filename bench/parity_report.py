@@ -27,7 +27,7 @@ FAMILIES = {
     "dbrx": "DBRX",
     "deepseek": "DeepSeekMoE",
     "deepseek2": "DeepSeek V2, V2-Lite, V3, R1; Kimi K2",
-    "deepseek2-ocr": "DeepSeek-OCR beside its mmproj file",
+    "deepseek2-ocr": "DeepSeek-OCR and DeepSeek-OCR 2 beside their mmproj files",
     "deepseek32": "DeepSeek V3.2",
     "deepseekocr": "DeepSeek-OCR in one file",
     "dots1": "dots.llm1",

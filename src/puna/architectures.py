@@ -101,7 +101,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         ),
     ),
     "deepseek2-ocr": Architecture(
-        model="deepseekocr:DeepSeekOcr", projectors=("deepseekocr",), converters=("latent",)
+        model="deepseekocr:DeepSeekOcr", projectors=("deepseekocr", "deepseekocr2"), converters=("latent",)
     ),
     "deepseek32": Architecture(
         model="deepseek32:DeepSeek32",

@@ -769,6 +769,18 @@ FAMILIES.update({
     "GlmOcrForConditionalGeneration": _within(
         _QWEN_VL, vision={"out_hidden_size": 64}
     ),
+    "DeepseekOcr2ForConditionalGeneration": _within(
+        Family({
+            "head_dim": ABSENT, "mlp_layer_types": ["dense", "sparse", "sparse"], "num_key_value_heads": 4,
+            "num_experts_per_tok": 2,
+        }),
+        vision={
+            "sam_config": {
+                **_TOWER, "output_channels": 8, "global_attn_indexes": [0], "downsample_channels": [8, 16],
+            },
+            "encoder_config": {**_TOWER, "num_key_value_heads": 2},
+        },
+    ),
     "PaddleOCRVLForConditionalGeneration": _within(_QWEN_VL, vision={"out_hidden_size": 64}),
     "Qwen2VLForConditionalGeneration": _within(_QWEN_VL, vision={"hidden_size": 64, "embed_dim": 16}),
     "Qwen2VLModel": _within(replace(_QWEN_VL, by="states"), vision={"hidden_size": 64, "embed_dim": 16}),
@@ -816,7 +828,7 @@ FAMILIES.update({
 ELSEWHERE: Final = frozenset({
     "BailingMoeV2ForCausalLM", "CodeShellForCausalLM", "DeepseekForCausalLM", "ExaoneForCausalLM",
     "ExaoneMoEForCausalLM", "InternLM2ForCausalLM", "MiniCPMForCausalLM", "OrionForCausalLM",
-    "XverseForCausalLM", "DeepseekOCRForCausalLM",
+    "XverseForCausalLM", "DeepseekOCRForCausalLM", "DeepseekOCR2ForCausalLM",
     "Ernie4_5_ForCausalLM", "Gemma3nForConditionalGeneration",
     "JinaBertForMaskedLM", "JinaBertForSequenceClassification", "JinaBertModel", "MambaLMHeadModel",
     "MPTForCausalLM", "MiMoV2ForCausalLM", "MiniCPMO", "MiniCPMV", "RWKV7ForCausalLM", "Rwkv7ForCausalLM",

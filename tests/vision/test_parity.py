@@ -14,6 +14,7 @@ from puna.model.load import load_model
 from tests.engine.runs import Watched
 from tests.model.models.parity import check_close, original
 from tests.tiny.llama import TinyLlama
+from tests.tiny.vision.deepseek_ocr2 import TinyDeepSeekOcr2
 from tests.tiny.vision.lighton import TinyLightOn
 from tests.tiny.vision.minicpmv import TinyMiniCPMV
 from tests.tiny.vision.models import VISION_MODELS
@@ -118,6 +119,10 @@ def test_other_versions_of_minicpmv_agree(version: str, tmp_path: Path) -> None:
 
 #: Settings that no published model of these kinds has.
 VARIANTS: dict[str, Callable[[], Any]] = {
+    "deepseek-ocr 2, one key head": lambda: TinyDeepSeekOcr2(
+        TinyLlama(heads=2), heads=3, kv_heads=1, rope_base=500.0, norm_eps=1e-3
+    ),
+    "deepseek-ocr 2, all key heads": lambda: TinyDeepSeekOcr2(TinyLlama(kv_heads=4), kv_heads=4, layers=3),
     "lighton, three heads": lambda: TinyLightOn(TinyLlama(heads=2, kv_heads=1), heads=3, layers=3),
     "lighton, all key heads, tied": lambda: TinyLightOn(TinyLlama(kv_heads=4), tied=True),
     "paddleocr, three heads, untied": lambda: TinyPaddleOcr(

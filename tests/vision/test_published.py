@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 from puna.convert import convert, convert_tower
+from puna.convert.config import Config
+from puna.convert.registry import tower_of
 from puna.errors import ConversionError, ModelError, UnsupportedModelError
 from puna.model.load import load_model
 from tests.model.models.parity import original
@@ -204,6 +206,11 @@ OWN: dict[str, dict[str, Any]] = {
         "vision.preproc_min_tiles": 2, "vision.preproc_max_tiles": 9,
         "vision.sam.block_count": 3, "vision.sam.embedding_length": 32, "vision.sam.head_count": 4,
     },
+    "deepseek-ocr 2": {
+        "projector_type": "deepseekocr2", "use_gelu": True, "vision.window_size": 3,
+        "vision.attention.head_count_kv": 2, "vision.preproc_min_tiles": 2, "vision.preproc_max_tiles": 6,
+        "vision.sam.block_count": 3, "vision.sam.embedding_length": 32, "vision.sam.head_count": 4,
+    },
     "gemma3": {"projector_type": "gemma3", "use_gelu": True},
     "gemma3n": {"vision.projector_type": "gemma3nv"},
     "gemma4": {"vision.projector_type": "gemma4v"},
@@ -295,6 +302,12 @@ CARRIED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"vision.image_mean": [0.0] * 3, "vision.image_std": [1.0] * 3},
     ),
     "longest edge": ("lighton", {"pictures.size": {"longest_edge": 84}}, {"vision.longest_edge": 84}),
+    "tiles of deepseek": ("deepseek-ocr 2", {"pictures.max_patches": 4}, {"vision.preproc_max_tiles": 4}),
+    "rotation of deepseek": (
+        "deepseek-ocr 2",
+        {"vision_config.encoder_config.rope_parameters": {"rope_type": "default", "rope_theta": 500.0}},
+        {"vision.rope.freq_base": 500.0},
+    ),
     "merges of paddle": (
         "paddleocr", {"vision_config.spatial_merge_size": 4}, {"vision.spatial_merge_size": 4},
     ),
@@ -362,6 +375,10 @@ DROPPED: dict[str, tuple[str, dict[str, Any], str]] = {
     "several layers": ("llava", {"vision_feature_layer": [-2, -5]}, "a file names one of 4 layers"),
     "no layer": ("llava", {"vision_feature_layer": 9}, "a file names one of 4 layers"),
     "epsilon of the projector": ("lighton", {"text_config.rms_norm_eps": 1e-5}, "can only have 1e-06"),
+    "epsilon of sam": (
+        "deepseek-ocr 2", {"vision_config.sam_config.layer_norm_eps": 1e-5}, "can only have 1e-06",
+    ),
+    "one view": ("deepseek-ocr 2", {"pictures.crop_to_patches": False}, "can only have True"),
     "exact gelu of paddle": ("paddleocr", {"vision_config.hidden_act": "gelu"}, "only have 'gelu_pyt"),
     "an earlier layer": ("mistral3", {"vision_feature_layer": -2}, "can only have -1"),
     "another projector": ("lfm2", {"projector_hidden_act": "relu"}, "can only have 'gelu'"),
@@ -594,3 +611,21 @@ def test_lightons_projector_has_the_epsilon_of_the_text_model(tmp_path: Path) ->
     projection, encoder = theirs.model.vision_projection, theirs.model.vision_encoder
     assert tower.norm.eps == projection.norm.variance_epsilon
     assert tower.first_norm.eps == pytest.approx(encoder.ln_pre.variance_epsilon)
+
+
+def test_first_checkpoints_of_deepseek_ocr_2_have_the_sizes_of_their_code() -> None:
+    width = {"sam_vit_b": {"width": 768, "layers": 12, "heads": 12}, "qwen2-0-5b": {"dim": 896}}
+    whole = {
+        "architectures": ["DeepseekOCR2ForCausalLM"], "hidden_size": 1280,
+        "vision_config": {"image_size": 1024, "width": width},
+    }  # fmt: skip
+    family, config = tower_of(whole), Config(whole)
+    assert family is not None
+    config.raw = whole["vision_config"]
+    expected = {
+        "vision.embedding_length": 896, "vision.block_count": 24, "vision.attention.head_count": 14,
+        "vision.attention.head_count_kv": 2, "vision.feed_forward_length": 4864, "vision.image_size": 1024,
+        "vision.patch_size": 16, "vision.sam.embedding_length": 768, "vision.sam.block_count": 12,
+        "vision.sam.head_count": 12, "vision.rope.freq_base": None,
+    }  # fmt: skip
+    assert {key: family.keys[key](config) for key in expected} == expected

@@ -110,6 +110,7 @@ def _activation(file: GGUFFile) -> str:
 #: Towers in files of their own, by `clip.projector_type`: "module:Class" in `towers/`.
 _PROJECTORS: Final = {
     "deepseekocr": "deepseek_ocr:DeepSeekOcrVisionBeside",
+    "deepseekocr2": "deepseek_ocr2:DeepSeekOcr2Vision",
     "gemma3": "gemma3:Gemma3Vision",
     "gemma3nv": "gemma3n:Gemma3nVision",
     "gemma4v": "gemma4:Gemma4Vision",

@@ -278,12 +278,18 @@ FAMILIES: Final = (
         },
     ),
     Family(
-        hf=("DeepseekOCRForCausalLM",), architecture="deepseek2-ocr", keys=_KEYS, pre="deepseek-v3",
-        dropped=("model.sam_model.", "model.view_seperator"),
+        hf=(
+            "DeepseekOCRForCausalLM", "DeepseekOCR2ForCausalLM", "DeepseekOcr2ForConditionalGeneration",
+        ),
+        architecture="deepseek2-ocr", keys=_KEYS, pre="deepseek-v3",
+        dropped=("model.sam_model.", "model.qwen2_model.", "model.view_seperator"),
         assumed={
             "norm_topk_prob": False, "scoring_func": "softmax", "topk_method": "greedy", "use_mla": False,
-            "moe_layer_freq": 1, "lm_head": True, "rm_head": False,
+            "moe_layer_freq": 1, "lm_head": True, "rm_head": False, "mlp_layer_types": _kinds,
+            "first_k_dense_replace": _dense,
+            "head_dim": lambda config: config.count("hidden_size") // config.heads,
         },
-        harmless=("v_head_dim", "qk_nope_head_dim", "qk_rope_head_dim", "n_group", "topk_group", "head_dim"),
+        harmless=("v_head_dim", "qk_nope_head_dim", "qk_rope_head_dim", "n_group", "topk_group"),
+        defaults={"n_shared_experts": 2},
     ),
 )  # fmt: skip

@@ -27,6 +27,15 @@ _OF_ALL: Final[dict[str, tuple[Any, ...]]] = {
 }
 #: For towers by projector type.
 _ASSUMED: Final[Mapping[str, Mapping[str, tuple[Any, ...]]]] = {
+    "deepseekocr2": {
+        "vision_config.encoder_config.hidden_act": ("silu",),
+        "vision_config.encoder_config.use_sliding_window": (False,),
+        "vision_config.encoder_config.rope_parameters.rope_type": ("default",),
+        "vision_config.sam_config.hidden_act": ("gelu",),
+        "vision_config.sam_config.layer_norm_eps": (1e-6,),
+        "vision_config.sam_config.use_abs_pos": (True,),
+        "vision_config.sam_config.use_rel_pos": (True,),
+    },
     "gemma3": _SIGLIP,
     "gemma4v": {
         "vision_config.hidden_activation": ("gelu_pytorch_tanh",),
@@ -52,6 +61,7 @@ _ASSUMED: Final[Mapping[str, Mapping[str, tuple[Any, ...]]]] = {
 _SLICES: Final = {"max_slice_nums": (9,), "slice_mode": (True,), "downsample_mode": ("16x",)}
 #: Image preprocessing settings (`preprocessor_config.json`), by projector type.
 _IMAGE_SETTINGS: Final[Mapping[str, Mapping[str, tuple[Any, ...]]]] = {
+    "deepseekocr2": {"crop_to_patches": (True,)},
     "minicpmv4_6": _SLICES,
     "resampler": _SLICES,
 }

@@ -1,14 +1,16 @@
 """Vision tower of DeepSeek-OCR: SAM on the picture and on its tiles, then CLIP on SAM's output.
 
 Wei et al., arXiv:2510.18234, section 3.2. A separator row follows each line of rows, and another one the
-whole picture.
+whole picture. `SamTower` is what DeepSeek-OCR 2 shares with it.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +36,6 @@ from puna.vision.layers.sam import Sam, SamLayerOptions, SamOptions
 from puna.vision.options import VisionOptions
 from puna.vision.pixels import (
     BICUBIC,
-    Pixels,
     closest_grid,
     normalised,
     padded,
@@ -43,6 +44,7 @@ from puna.vision.pixels import (
     tile_places,
     tiles,
 )
+from puna.vision.registry import PROJECTOR_ARCHITECTURE
 from puna.vision.tower import Prepared, VisionTower, kept_together, rows_of, square_root
 
 if TYPE_CHECKING:
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
 
 _MIN_TILES: Final = 2
 _MAX_TILES: Final = 9
+_TILE_SHARE: Final = Fraction(5, 8)  # tiles of 640 pixels for a whole of 1024
 _ABSURD_TILES: Final = 256
 #: The value in the model's code; llama.cpp's converter writes SAM's, which readers do not use for CLIP.
 _CLIP_EPS: Final = 1e-5
@@ -72,20 +75,11 @@ class OcrLayer(LayerNormLayer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeepSeekOcrVisionOptions(VisionOptions):
+class SamTowerOptions(VisionOptions):
     sam: SamOptions
+    tile_size: int  # pixels along a side of a tile
     min_tiles: int
     max_tiles: int
-
-    @property
-    def positions(self) -> int:
-        """Positions of the patches and the class embedding."""
-        return self.patches + 1
-
-    @property
-    def joined_size(self) -> int:
-        """Values of a patch from CLIP and SAM together."""
-        return 2 * self.hidden_size
 
     @property
     def whole_size(self) -> int:
@@ -93,51 +87,51 @@ class DeepSeekOcrVisionOptions(VisionOptions):
         return self.sam.side * self.sam.patch_size
 
     @property
-    def tile_size(self) -> int:
-        """Pixels along a side of a tile: 640 for a whole of 1024."""
-        return self.whole_size * 5 // 8
+    def tile_side(self) -> int:
+        """Rows along a side of a tile."""
+        return _rows(self.tile_size // self.sam.patch_size)
 
-
-class DeepSeekOcrVision(VisionTower):
-    options: DeepSeekOcrVisionOptions
-    activations = ("gelu",)  # quick GELU, which these files call so
-    #: Window sizes follow from SAM's tables, and the number of rows from its strides.
-    without_effect = ("vision.window_size", "vision.projector.scale_factor")
-    sam: Sam = part("s", options="sam")
-    unused: PatchEmbedding | None = weight(
-        "v.patch_embd", "hidden_size", "channels", "patch_size", "patch_size", optional=True
-    )
-    whole: Array = weight("v.class_embd", "hidden_size")
-    positions: Table = weight("v.position_embd", "positions", "hidden_size")
-    first_norm: LayerNorm = weight("v.pre_layrnorm|v.pre_ln", "hidden_size")
-    layers: Sequence[OcrLayer] = blocks("v.blk")
-    projection: Linear = weight("mm.layers|mm.model.fc", "text_size", "joined_size")
-    line_end: Array = weight("mm.image_newline|v.image_newline", "text_size")
-    #: With this spelling in the published models.
-    picture_end: Array = weight("mm.view_seperator|v.view_seperator", "text_size")
+    @property
+    def whole_side(self) -> int:
+        """Rows along a side of the whole picture."""
+        return _rows(self.sam.side)
 
     @classmethod
-    def read_options(cls, file: GGUFFile, text_size: int) -> DeepSeekOcrVisionOptions:
-        options = VisionOptions.read(file, text_size, image_size=224)
-        prefix = "s" if file.architecture != "clip" else "v.sam"
+    def read_sizes(cls, file: GGUFFile, out_size: int, *, share: Fraction, max_tiles: int) -> dict[str, Any]:
+        """Return the fields `sam`, `tile_size`, `min_tiles` and `max_tiles`.
+
+        SAM's output has `out_size` values; `share` is a tile's side relative to the whole picture's, and
+        `max_tiles` the default. Raises `ModelError` for sizes that no model has.
+        """
+        sam = _read_sam(file, out_size, share)
         least = required(file, "vision.preproc_min_tiles", _MIN_TILES)
-        most = required(file, "vision.preproc_max_tiles", _MAX_TILES)
+        most = required(file, "vision.preproc_max_tiles", max_tiles)
         if not least <= most <= _ABSURD_TILES:
             raise invalid(file, "vision.preproc_max_tiles", f"is {most}, with at least {least}")
-        layers = tuple(replace(layer, norm_eps=_CLIP_EPS) for layer in options.layers)
-        return DeepSeekOcrVisionOptions(
-            **{**vars(options), "norm_eps": _CLIP_EPS, "layers": layers},
-            sam=_read_sam(file, prefix, options.hidden_size),
-            min_tiles=least,
-            max_tiles=most,
-        )
+        tile = int(sam.side * share) * sam.patch_size
+        return {"sam": sam, "tile_size": tile, "min_tiles": least, "max_tiles": most}
 
-    def loaded(self) -> None:
-        super().loaded()
-        o = self.options
-        table = self.ops.numpy(self.positions.values)
-        self._first = self.ops.array(table[:1]) + self.whole.reshape(1, o.hidden_size)
-        self._table = table[1:].reshape(o.side, o.side, -1)
+
+class SamTower(VisionTower):
+    """Tower that reads a whole picture, and the tiles of a large one, by SAM and then by layers."""
+
+    options: SamTowerOptions
+    #: Window sizes follow from SAM's tables, and the number of rows from its strides.
+    without_effect = ("vision.window_size", "vision.projector.scale_factor")
+    sam: Sam
+
+    @abstractmethod
+    def rows(self, seen: Array, slice_rows: int) -> Slices[Array]:
+        """Return the rows of a tile or of the whole picture [rows, text_size], given SAM's output."""
+
+    @property
+    @abstractmethod
+    def separators(self) -> Sequence[Array]:
+        """The rows [text_size] that follow those of the tiles and of the whole picture."""
+
+    @abstractmethod
+    def order(self, rows: int, columns: int) -> NDArray[np.int64]:
+        """Return the order of all rows and separators for a grid of tiles, which may be 0 x 0."""
 
     def prepare(self, picture: Picture) -> Prepared:
         o, (width, height) = self.options, picture.size
@@ -151,31 +145,20 @@ class DeepSeekOcrVision(VisionTower):
         if max(width, height) > o.tile_size:
             rows, columns = closest_grid(width, height, o.tile_size, o.min_tiles, o.max_tiles)
             cut = tiles(stretched(picture, columns * o.tile_size, rows * o.tile_size, BICUBIC), o.tile_size)
-        order = _order(rows, columns, _rows(o.tile_size // o.sam.patch_size), _rows(o.sam.side))
+        order = self.order(rows, columns)
         return Prepared(cut, len(order), (rows, columns), overview=whole, order=order)
 
     def encode(self, prepared: Prepared, slice_rows: int) -> Slices[Array]:
         assert prepared.overview is not None
         assert prepared.order is not None
-        found = []
+        found, o = [], self.options
         for pixels in (*prepared.pixels, prepared.overview):
-            found += [(yield from self._rows(pixels, slice_rows))]
-        ends = [each.reshape(1, self.options.text_size) for each in (self.line_end, self.picture_end)]
+            shown = self.ops.array(normalised(patches(pixels, o.sam.patch_size), o.mean, o.std))
+            seen = yield from self.sam.forward(shown, slice_rows)
+            found += [(yield from self.rows(seen, slice_rows))]
+        ends = [each.reshape(1, o.text_size) for each in self.separators]
         rows: Array = self.ops.concatenate([*found, *ends])[self.ops.array(prepared.order)]
         return rows
-
-    def _rows(self, pixels: Pixels, slice_rows: int) -> Slices[Array]:
-        """Return the rows of a tile or of the whole picture: [rows, text_size]."""
-        o = self.options
-        shown = self.ops.array(normalised(patches(pixels, o.sam.patch_size), o.mean, o.std))
-        seen = yield from self.sam.forward(shown, slice_rows)
-        side = square_root(len(seen))
-        positions = self.ops.array(resized_positions(self._table, side, side, cubic=True))
-        hidden = self.first_norm(self.ops.concatenate([self._first, seen + positions]))
-        yield
-        reading = self.reading([[len(hidden)]] * len(self.layers), slice_rows)
-        hidden = yield from through(self.layers, hidden, reading)
-        return self.projection(self.ops.join([hidden[1:], seen]))
 
     def place(self, image: Image) -> list[Input]:
         return kept_together(rows_of(image), one_batch=False)
@@ -197,6 +180,76 @@ class DeepSeekOcrVision(VisionTower):
         return super().memory_bytes(slice_rows) + 4 * layer.heads * numbers
 
 
+@dataclass(frozen=True, kw_only=True)
+class DeepSeekOcrVisionOptions(SamTowerOptions):
+    @property
+    def positions(self) -> int:
+        """Positions of the patches and the class embedding."""
+        return self.patches + 1
+
+    @property
+    def joined_size(self) -> int:
+        """Values of a patch from CLIP and SAM together."""
+        return 2 * self.hidden_size
+
+
+class DeepSeekOcrVision(SamTower):
+    options: DeepSeekOcrVisionOptions
+    activations = ("gelu",)  # quick GELU, which these files call so
+    sam: Sam = part("s", options="sam")
+    unused: PatchEmbedding | None = weight(
+        "v.patch_embd", "hidden_size", "channels", "patch_size", "patch_size", optional=True
+    )
+    whole: Array = weight("v.class_embd", "hidden_size")
+    positions: Table = weight("v.position_embd", "positions", "hidden_size")
+    first_norm: LayerNorm = weight("v.pre_layrnorm|v.pre_ln", "hidden_size")
+    layers: Sequence[OcrLayer] = blocks("v.blk")
+    projection: Linear = weight("mm.layers|mm.model.fc", "text_size", "joined_size")
+    line_end: Array = weight("mm.image_newline|v.image_newline", "text_size")
+    #: With this spelling in the published models.
+    picture_end: Array = weight("mm.view_seperator|v.view_seperator", "text_size")
+
+    @classmethod
+    def read_options(cls, file: GGUFFile, text_size: int) -> DeepSeekOcrVisionOptions:
+        options = VisionOptions.read(file, text_size, image_size=224)
+        layers = tuple(replace(layer, norm_eps=_CLIP_EPS) for layer in options.layers)
+        return DeepSeekOcrVisionOptions(
+            **{**vars(options), "norm_eps": _CLIP_EPS, "layers": layers},
+            **SamTowerOptions.read_sizes(file, options.hidden_size, share=_TILE_SHARE, max_tiles=_MAX_TILES),
+        )
+
+    def loaded(self) -> None:
+        super().loaded()
+        o = self.options
+        table = self.ops.numpy(self.positions.values)
+        self._first = self.ops.array(table[:1]) + self.whole.reshape(1, o.hidden_size)
+        self._table = table[1:].reshape(o.side, o.side, -1)
+
+    def rows(self, seen: Array, slice_rows: int) -> Slices[Array]:
+        side = square_root(len(seen))
+        positions = self.ops.array(resized_positions(self._table, side, side, cubic=True))
+        hidden = self.first_norm(self.ops.concatenate([self._first, seen + positions]))
+        yield
+        reading = self.reading([[len(hidden)]] * len(self.layers), slice_rows)
+        hidden = yield from through(self.layers, hidden, reading)
+        return self.projection(self.ops.join([hidden[1:], seen]))
+
+    @property
+    def separators(self) -> Sequence[Array]:
+        return self.line_end, self.picture_end
+
+    def order(self, rows: int, columns: int) -> NDArray[np.int64]:
+        """Return the tiles' rows line by line, then the whole picture's, with separators."""
+        tile, whole = self.options.tile_side, self.options.whole_side
+        count = rows * columns * tile**2
+        line_end = count + whole**2
+        grids = [count + np.arange(whole**2).reshape(whole, whole)]
+        if count:
+            grids.insert(0, tile_places(rows, columns, tile))
+        lines = [np.pad(grid, ((0, 0), (0, 1)), constant_values=line_end).reshape(-1) for grid in grids]
+        return np.concatenate([*lines, [line_end + 1]])
+
+
 class DeepSeekOcrVisionBeside(DeepSeekOcrVision):
     """DeepSeek-OCR's tower in a file of its own."""
 
@@ -208,22 +261,12 @@ def _rows(side: int) -> int:
     return -(-side // _STRIDES)
 
 
-def _order(rows: int, columns: int, tile: int, whole: int) -> NDArray[np.int64]:
-    """Return the order of rows: tiles line by line, then the whole, with separators.
+def _read_sam(file: GGUFFile, out_size: int, share: Fraction) -> SamOptions:
+    """Read SAM's options, whose sizes come mostly from its tensors.
 
-    `tile` and `whole` are the rows per side of a tile and of the whole picture.
+    `share` of a side must be a whole number of patches.
     """
-    count = rows * columns * tile**2
-    line_end = count + whole**2
-    grids = [count + np.arange(whole**2).reshape(whole, whole)]
-    if count:
-        grids.insert(0, tile_places(rows, columns, tile))
-    lines = [np.pad(grid, ((0, 0), (0, 1)), constant_values=line_end).reshape(-1) for grid in grids]
-    return np.concatenate([*lines, [line_end + 1]])
-
-
-def _read_sam(file: GGUFFile, prefix: str, out_size: int) -> SamOptions:
-    """Read SAM's options, whose sizes come mostly from its tensors."""
+    prefix = "v.sam" if file.architecture == PROJECTOR_ARCHITECTURE else "s"
     inner = "sam" if prefix == "s" else "vision.sam"
     hidden, heads = (required(file, f"{inner}.{key}") for key in ("embedding_length", "head_count"))
     count = block_count(file, f"{prefix}.blk", key=f"{inner}.block_count")
@@ -232,7 +275,7 @@ def _read_sam(file: GGUFFile, prefix: str, out_size: int) -> SamOptions:
     patch = _shape(file, f"{prefix}.patch_embd.weight")[-1]
     table = f"{prefix}.position_embd.weight" if prefix == "s" else f"{prefix}.pos_embd.weight"
     side = _shape(file, table if table in file.tensors else table.removesuffix(".weight"))[-2]
-    if not 0 < side <= _LARGEST_SIDE or side * 5 % 8 or not 0 < patch <= _LARGEST_SIDE:
+    if not 0 < side <= _LARGEST_SIDE or (side * share).denominator > 1 or not 0 < patch <= _LARGEST_SIDE:
         raise ModelError(f"{file.path}: tensor '{table}' is for {side} x {side} patches, which no model has")
     eps = positive(file, f"{inner}.attention.layer_norm_epsilon", 1e-6)
     layers = []
