@@ -93,7 +93,7 @@ FAMILIES = {
     "paddleocr": "PaddleOCR-VL",
     "phi2": "Phi-1, Phi-1.5, Phi-2",
     "phi3": "Phi-3, Phi-3.5, Phi-4, Phi-4-mini",
-    "qwen2": "Qwen2, Qwen2.5, DeepSeek R1 distilled into Qwen",
+    "qwen2": "Qwen2, Qwen2.5, DeepSeek R1 distilled into Qwen; dots.ocr",
     "qwen25vl": "Qwen2.5-VL in one file",
     "qwen2moe": "Qwen1.5-MoE, Qwen2 57B",
     "qwen2vl": "Qwen2-VL and Qwen2.5-VL beside their mmproj files",

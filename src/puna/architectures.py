@@ -412,7 +412,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "qwen2": Architecture(
         has_70b=True,
         model="qwen2:Qwen2",
-        projectors=("internvl", "llava-next", "resampler"),
+        projectors=("dots_ocr", "internvl", "llava-next", "resampler"),
         converters=("qwen", "minicpm"),
         rows="published",
         pre="qwen2",

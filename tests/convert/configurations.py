@@ -828,7 +828,7 @@ FAMILIES.update({
 ELSEWHERE: Final = frozenset({
     "BailingMoeV2ForCausalLM", "CodeShellForCausalLM", "DeepseekForCausalLM", "ExaoneForCausalLM",
     "ExaoneMoEForCausalLM", "InternLM2ForCausalLM", "MiniCPMForCausalLM", "OrionForCausalLM",
-    "XverseForCausalLM", "DeepseekOCRForCausalLM", "DeepseekOCR2ForCausalLM",
+    "XverseForCausalLM", "DeepseekOCRForCausalLM", "DeepseekOCR2ForCausalLM", "DotsOCRForCausalLM",
     "Ernie4_5_ForCausalLM", "Gemma3nForConditionalGeneration",
     "JinaBertForMaskedLM", "JinaBertForSequenceClassification", "JinaBertModel", "MambaLMHeadModel",
     "MPTForCausalLM", "MiMoV2ForCausalLM", "MiniCPMO", "MiniCPMV", "RWKV7ForCausalLM", "Rwkv7ForCausalLM",

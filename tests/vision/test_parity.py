@@ -15,6 +15,7 @@ from tests.engine.runs import Watched
 from tests.model.models.parity import check_close, original
 from tests.tiny.llama import TinyLlama
 from tests.tiny.vision.deepseek_ocr2 import TinyDeepSeekOcr2
+from tests.tiny.vision.dots_ocr import TinyDotsOcr
 from tests.tiny.vision.lighton import TinyLightOn
 from tests.tiny.vision.minicpmv import TinyMiniCPMV
 from tests.tiny.vision.models import VISION_MODELS
@@ -123,6 +124,10 @@ VARIANTS: dict[str, Callable[[], Any]] = {
         TinyLlama(heads=2), heads=3, kv_heads=1, rope_base=500.0, norm_eps=1e-3
     ),
     "deepseek-ocr 2, all key heads": lambda: TinyDeepSeekOcr2(TinyLlama(kv_heads=4), kv_heads=4, layers=3),
+    "dots.ocr, three heads": lambda: TinyDotsOcr(
+        TinyLlama(heads=2, kv_heads=1), heads=3, layers=3, norm_eps=1e-3
+    ),
+    "dots.ocr, all key heads, tied": lambda: TinyDotsOcr(TinyLlama(kv_heads=4), tied=True),
     "lighton, three heads": lambda: TinyLightOn(TinyLlama(heads=2, kv_heads=1), heads=3, layers=3),
     "lighton, all key heads, tied": lambda: TinyLightOn(TinyLlama(kv_heads=4), tied=True),
     "paddleocr, three heads, untied": lambda: TinyPaddleOcr(

@@ -38,6 +38,7 @@ def test_text_around_an_image_matches_the_processors(kind: str, tmp_path: Path) 
 #: Tokens around an image in published chat templates.
 AROUND = {
     "deepseek-ocr 2": (),
+    "dots.ocr": ("<|img|>", "<|endofimg|>"),
     "lighton": (),
     "paddleocr": ("<|IMAGE_START|>", "<|IMAGE_END|>"),
 }

@@ -211,6 +211,10 @@ OWN: dict[str, dict[str, Any]] = {
         "vision.attention.head_count_kv": 2, "vision.preproc_min_tiles": 2, "vision.preproc_max_tiles": 6,
         "vision.sam.block_count": 3, "vision.sam.embedding_length": 32, "vision.sam.head_count": 4,
     },
+    "dots.ocr": {
+        "projector_type": "dots_ocr", "use_silu": True, "vision.projector.scale_factor": 2,
+        "vision.image_min_pixels": 784, "vision.image_max_pixels": 12544,
+    },
     "gemma3": {"projector_type": "gemma3", "use_gelu": True},
     "gemma3n": {"vision.projector_type": "gemma3nv"},
     "gemma4": {"vision.projector_type": "gemma4v"},
@@ -302,6 +306,9 @@ CARRIED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"vision.image_mean": [0.0] * 3, "vision.image_std": [1.0] * 3},
     ),
     "longest edge": ("lighton", {"pictures.size": {"longest_edge": 84}}, {"vision.longest_edge": 84}),
+    "merges of dots.ocr": (
+        "dots.ocr", {"vision_config.spatial_merge_size": 4}, {"vision.projector.scale_factor": 4},
+    ),
     "tiles of deepseek": ("deepseek-ocr 2", {"pictures.max_patches": 4}, {"vision.preproc_max_tiles": 4}),
     "rotation of deepseek": (
         "deepseek-ocr 2",
@@ -379,6 +386,7 @@ DROPPED: dict[str, tuple[str, dict[str, Any], str]] = {
         "deepseek-ocr 2", {"vision_config.sam_config.layer_norm_eps": 1e-5}, "can only have 1e-06",
     ),
     "one view": ("deepseek-ocr 2", {"pictures.crop_to_patches": False}, "can only have True"),
+    "frames of dots.ocr": ("dots.ocr", {"vision_config.temporal_patch_size": 2}, "can only have 1"),
     "exact gelu of paddle": ("paddleocr", {"vision_config.hidden_act": "gelu"}, "only have 'gelu_pyt"),
     "an earlier layer": ("mistral3", {"vision_feature_layer": -2}, "can only have -1"),
     "another projector": ("lfm2", {"projector_hidden_act": "relu"}, "can only have 'gelu'"),

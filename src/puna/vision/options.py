@@ -75,7 +75,9 @@ class VisionOptions:
         """
         count, hidden = _layers(file), required(file, "vision.embedding_length")
         heads = required(file, first_of(file, "vision.attention.head_count", "vision.head_count"))
-        image_size = required(file, "vision.image_size", image_size)
+        # 0 means that pictures have any size.
+        any_size = file.get("vision.image_size") == 0 and image_size > 0
+        image_size = image_size if any_size else required(file, "vision.image_size", image_size)
         patch_size = required(file, "vision.patch_size", patch_size)
         if hidden % heads:
             complaint = f"is {heads}, which does not divide the {hidden} values of a patch"

@@ -111,6 +111,7 @@ def _activation(file: GGUFFile) -> str:
 _PROJECTORS: Final = {
     "deepseekocr": "deepseek_ocr:DeepSeekOcrVisionBeside",
     "deepseekocr2": "deepseek_ocr2:DeepSeekOcr2Vision",
+    "dots_ocr": "dots_ocr:DotsOcrVision",
     "gemma3": "gemma3:Gemma3Vision",
     "gemma3nv": "gemma3n:Gemma3nVision",
     "gemma4v": "gemma4:Gemma4Vision",

@@ -12,6 +12,7 @@ from tests.tiny.llama4 import TinyLlama4
 from tests.tiny.mllama import TinyMllama
 from tests.tiny.vision.deepseek_ocr import TinyDeepSeekOcr
 from tests.tiny.vision.deepseek_ocr2 import TinyDeepSeekOcr2
+from tests.tiny.vision.dots_ocr import TinyDotsOcr
 from tests.tiny.vision.gemma3 import TinyGemma3Vision
 from tests.tiny.vision.gemma3n import TinyGemma3nVision
 from tests.tiny.vision.gemma4 import TinyGemma4Vision
@@ -37,6 +38,7 @@ from tests.tiny.vision.qwen25vl import TinyQwen25VL
 VISION_MODELS: dict[str, Callable[[], Any]] = {
     "deepseek-ocr": lambda: TinyDeepSeekOcr(TinyLlama()),
     "deepseek-ocr 2": lambda: TinyDeepSeekOcr2(TinyLlama()),
+    "dots.ocr": lambda: TinyDotsOcr(TinyLlama(rope_base=1e6)),
     "gemma3": lambda: TinyGemma3Vision(TinyGemma3(pattern=2, window=32, tied=False)),
     "gemma3n": lambda: TinyGemma3nVision(TinyLlama()),
     "gemma4": lambda: TinyGemma4Vision(TinyLlama(), large=True),

@@ -1,4 +1,4 @@
-"""Qwen 2 and 3, dense and with experts, and MiMo, which follows them."""
+"""Qwen 2 and 3, dense and with experts, and MiMo and dots.ocr, which follow them."""
 
 from __future__ import annotations
 
@@ -108,7 +108,10 @@ _QWEN2VL: Final = Family(
 
 _QWEN: Final = (
     _RANKING, _RANKING_TIED,
-    Family(hf=("Qwen2ForCausalLM",), architecture="qwen2", pre="qwen2", harmless=WINDOWS, defaults=_DEFAULTS),
+    Family(
+        hf=("Qwen2ForCausalLM", "DotsOCRForCausalLM"), architecture="qwen2", pre="qwen2", harmless=WINDOWS,
+        defaults=_DEFAULTS,
+    ),
     Family(
         hf=("Qwen2MoeForCausalLM",), architecture="qwen2moe", keys={**EXPERTS, **_SUMMED}, pre="qwen2",
         harmless=WINDOWS, defaults={**_DEFAULTS, "shared_expert_intermediate_size": 5632},

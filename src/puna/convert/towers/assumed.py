@@ -36,6 +36,9 @@ _ASSUMED: Final[Mapping[str, Mapping[str, tuple[Any, ...]]]] = {
         "vision_config.sam_config.use_abs_pos": (True,),
         "vision_config.sam_config.use_rel_pos": (True,),
     },
+    "dots_ocr": {
+        "vision_config.temporal_patch_size": (1,), "vision_config.is_causal": (False,),
+    },
     "gemma3": _SIGLIP,
     "gemma4v": {
         "vision_config.hidden_activation": ("gelu_pytorch_tanh",),

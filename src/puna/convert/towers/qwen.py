@@ -1,4 +1,4 @@
-"""Towers that read pictures at about their own size: of Qwen, GLM and PaddleOCR-VL."""
+"""Towers that read pictures at about their own size: of Qwen, GLM, PaddleOCR-VL and dots.ocr."""
 
 from __future__ import annotations
 
@@ -186,4 +186,23 @@ PADDLE: Final = Family(
     },
     dropped=("tower.head.",),
 )  # fmt: skip
-FAMILIES: Final = (QWEN2, QWEN25, QWEN3, GLM, PADDLE)
+DOTS: Final = Family(
+    hf=("DotsOCRForCausalLM",), architecture="clip", kept=_KEPT,
+    keys={
+        "projector_type": lambda config: "dots_ocr", "use_silu": lambda config: True,
+        "vision.image_size": lambda config: 0,  # any
+        "vision.embedding_length": ("embed_dim", "hidden_size"),
+        "vision.attention.layer_norm_epsilon": lambda config: config.get("rms_norm_eps") or 1e-5,
+        "vision.projector.scale_factor": lambda config: config.get("spatial_merge_size") or 2,
+        **_SIZES,
+    },
+    names={
+        "tower.patch_embed.patchifier.proj": "v.patch_embd",
+        "tower.patch_embed.patchifier.norm": "v.norm_embd", "tower.post_trunk_norm": "mm.post_norm",
+        "tower.merger.ln_q": "mm.input_norm", "tower.merger.mlp.{}": "mm.{}",
+        **_layers({
+            "attn.qkv": "attn_qkv", "mlp.fc1": "ffn_gate", "mlp.fc2": "ffn_down", "mlp.fc3": "ffn_up",
+        }),
+    },
+)  # fmt: skip
+FAMILIES: Final = (QWEN2, QWEN25, QWEN3, GLM, PADDLE, DOTS)

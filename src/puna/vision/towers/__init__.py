@@ -19,6 +19,8 @@ Each follows its model's reference. Where llama.cpp (L) or Ollama (O) show a mod
 - LightOnOCR: no tokens are written around an image (L: `<|im_start|>` and `<|im_end|>`), and the norm of the
   projector has the text model's epsilon (L: the tower's).
 - PaddleOCR-VL: the projector's GELU is exact (L: by its tanh).
+- dots.ocr: the merger's norm has an epsilon of its own (L: the tower's), and its GELU is exact (L: by its
+  tanh).
 - DeepSeek-OCR: a picture no larger than a tile is not cut (O cuts it).
 
 Three deviations from the reference: MiniCPM-V's `<image_id>` is not written (as in L); pictures for Qwen3-VL

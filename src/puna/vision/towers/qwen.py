@@ -71,15 +71,20 @@ class QwenVisionOptions(MergedOptions):
 
     @classmethod
     def read_sizes(
-        cls, file: GGUFFile, *, min_pixels: int = _MIN_PIXELS, max_pixels: int = _MAX_PIXELS
+        cls,
+        file: GGUFFile,
+        *,
+        min_pixels: int = _MIN_PIXELS,
+        max_pixels: int = _MAX_PIXELS,
+        merge_key: str = "vision.spatial_merge_size",
     ) -> dict[str, Any]:
         """Return the fields `merge`, `min_pixels`, `max_pixels` and `rope_base`.
 
-        The arguments replace sizes that the file lacks.
+        `min_pixels` and `max_pixels` replace sizes that the file lacks.
         """
-        merge = required(file, "vision.spatial_merge_size", 2)
+        merge = required(file, merge_key, 2)
         if merge > 8:
-            raise invalid(file, "vision.spatial_merge_size", f"is {merge}, which is more than any model has")
+            raise invalid(file, merge_key, f"is {merge}, which is more than any model has")
         min_key = first_of(file, "vision.min_pixels", "vision.image_min_pixels", "vision.shortest_edge")
         max_key = first_of(file, "vision.max_pixels", "vision.image_max_pixels")
         least, most = required(file, min_key, min_pixels), required(file, max_key, max_pixels)
