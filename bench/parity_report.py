@@ -96,7 +96,7 @@ FAMILIES = {
     "qwen2": "Qwen2, Qwen2.5, DeepSeek R1 distilled into Qwen; dots.ocr",
     "qwen25vl": "Qwen2.5-VL in one file",
     "qwen2moe": "Qwen1.5-MoE, Qwen2 57B",
-    "qwen2vl": "Qwen2-VL and Qwen2.5-VL beside their mmproj files",
+    "qwen2vl": "Qwen2-VL, Qwen2.5-VL and Nanonets-OCR beside their mmproj files",
     "qwen3": "Qwen3, Qwen3 Embedding, Qwen3 Reranker; LightOnOCR",
     "qwen35": "Qwen3.5, Qwen3.6",
     "qwen35moe": "Qwen3.5, Qwen3.6 with experts",
