@@ -20,7 +20,7 @@ from parity_report import REPORT, Run
 
 def main() -> int:
     sys.path.insert(0, str(ROOT))
-    tests = [str(ROOT / "tests" / "model" / folder) for folder in ("models", "vision")]
+    tests = [str(ROOT / "tests" / folder) for folder in ("model/models", "vision")]
     everything = ["-m", "thorough or not thorough"]
     status = pytest.main([*tests, "-q", "-p", "no:xdist", *everything, *sys.argv[1:]])
     if status:
