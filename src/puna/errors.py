@@ -193,6 +193,10 @@ class ImageError(RequestError):
     """An image cannot be read, or exceeds a limit."""
 
 
+class AudioError(RequestError):
+    """A recording cannot be read, or exceeds a limit."""
+
+
 class DocumentError(RequestError):
     """A PDF document cannot be read, or exceeds a limit."""
 

@@ -136,6 +136,29 @@ class Embed(WireMessage, frozen=True):
     client: str = ""
 
 
+class Transcribe(WireMessage, frozen=True):
+    """A request for the text of a recording.
+
+    Answered by `Heard`, then by `Segment`* and `Heard` for each window of up to 30 s, then by one
+    `Transcribed` or `Failed`.
+
+    `samples` are those of `puna.audio.recording.Recording.data`: mono, 16,000 a second, little-endian int16.
+    An empty `language` is detected; `translate` asks for English text whatever is spoken. A `prompt` is text
+    that could precede the recording, for spelling and style. With a `temperature` of 0, a window whose text
+    looks wrong is read again at higher temperatures, else every window at that one.
+    """
+
+    id: int = 0
+    samples: bytes = b""
+    language: str = ""  # a code of ISO 639, as "en"
+    translate: bool = False
+    prompt: str = ""
+    temperature: float = 0.0
+    seed: int = 0  # of drawing at temperatures above 0
+    priority: Priority = "interactive"
+    client: str = ""
+
+
 class TopLogprob(msgspec.Struct, frozen=True):
     """One alternative at a position; `bytes` because a token may be half a character."""
 
@@ -265,6 +288,48 @@ class Embedded(WireMessage, frozen=True):
     sample: int = 0
 
 
+class Heard(WireMessage, frozen=True):
+    """Progress of a transcription: the first `done_s` of `total_s` seconds are transcribed.
+
+    The first comes when the `language` is known, with `done_s` 0.
+    """
+
+    id: int
+    language: str  # code of the language that is spoken, "en" for models that know no other
+    done_s: float
+    total_s: float
+
+
+class Segment(WireMessage, frozen=True):
+    """A part of a transcription, usually a sentence or two. Values after `tokens` are of its whole window.
+
+    `compression_ratio` is that of the window's text with zlib, high for text that repeats itself.
+    """
+
+    id: int
+    number: int  # of the segment, from 0
+    start_s: float
+    end_s: float
+    text: str  # begins with a space where words are separated by them
+    tokens: list[int]  # with the timestamps around the text
+    seek: int  # begin of the window, in hundredths of a second
+    temperature: float
+    avg_logprob: float
+    compression_ratio: float
+    no_speech_prob: float
+
+
+class Transcribed(WireMessage, frozen=True):
+    """The end of a transcription. Counts are in tokens, durations in nanoseconds."""
+
+    id: int
+    language: str
+    total_s: float  # of the recording
+    prompt_eval_count: int  # of all windows' prompts, without audio
+    eval_count: int  # generated, including those of windows that were read again
+    duration: int  # since the request began to run
+
+
 class Failed(WireMessage, frozen=True):
     """The failure of a request; `kind` is the name of a class in `puna.errors`."""
 
@@ -347,7 +412,7 @@ class LiveState(msgspec.Struct, frozen=True):
     took_s: float
 
 
-Event = Prompted | Evaluated | Scored | Chunk | Done | Embedded | Failed
+Event = Prompted | Evaluated | Scored | Chunk | Done | Embedded | Heard | Segment | Transcribed | Failed
 
 
 _HEADER = struct.Struct("<IQ")
@@ -722,6 +787,7 @@ ToRunner = (
     Load
     | Generate
     | Embed
+    | Transcribe
     | Cancel
     | FinishThinking
     | Render
@@ -743,6 +809,9 @@ FromRunner = (
     | Chunk
     | Done
     | Embedded
+    | Heard
+    | Segment
+    | Transcribed
     | Tokenized
     | Detokenized
     | Failed

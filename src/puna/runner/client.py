@@ -32,6 +32,7 @@ from puna.protocol import (
     Generate,
     Grow,
     Grown,
+    Heard,
     Inspect,
     Inspected,
     LiveState,
@@ -46,8 +47,11 @@ from puna.protocol import (
     Render,
     ReportPrefixes,
     Scored,
+    Segment,
     Tokenize,
     Tokenized,
+    Transcribe,
+    Transcribed,
     Unpacker,
     Watch,
     Watched,
@@ -113,6 +117,12 @@ class Tally:
         self.finished += 1
         self.prompt_tokens += sum(event.prompt_eval_count for event in events)
         self.cached_tokens += sum(event.cached for event in events)
+
+    def transcribed(self, event: Transcribed) -> None:
+        """Count a finished transcription."""
+        self.finished += 1
+        self.prompt_tokens += event.prompt_eval_count
+        self.generated_tokens += event.eval_count
 
     def began(self) -> None:
         """Note the first token of a request, whose time counts as its prompt's."""
@@ -305,6 +315,29 @@ class RunnerClient:
         self.tally.embedded(found)
         return sorted(found, key=lambda event: event.sample)
 
+    async def transcribe(self, request: Transcribe) -> AsyncGenerator[Heard | Segment | Transcribed, None]:
+        """Yield the events of `request` (its `id` is set here), `Transcribed` last.
+
+        Raises the request's error, or `RunnerError` when the process dies. Closing the iterator early, or
+        cancelling the task in it, stops the transcription.
+        """
+        request = msgspec.structs.replace(request, id=next(self._ids))
+        over = False
+        async with self._exchange(request) as receive:
+            try:
+                while not over:
+                    message = await receive()
+                    assert isinstance(message, Heard | Segment | Transcribed)
+                    if over := isinstance(message, Transcribed):
+                        self.tally.transcribed(message)
+                    yield message
+            except PunaError:
+                over = True
+                raise
+            finally:
+                if not over:
+                    self._send(Cancel(id=request.id))
+
     async def render(self, request: Generate, *, blocks: bool = False) -> Prompted:
         """Return the rendered prompt of `request`, with `blocks` if wanted. Raises the request's error."""
         message = Render(id=next(self._ids), request=request, blocks=blocks)
@@ -396,6 +429,7 @@ class RunnerClient:
         self,
         request: Generate
         | Embed
+        | Transcribe
         | Render
         | Tokenize
         | Detokenize

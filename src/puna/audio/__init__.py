@@ -1,0 +1,1 @@
+"""Audio: recordings as models hear them."""
