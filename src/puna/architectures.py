@@ -38,6 +38,7 @@ class Architecture:
     strips_before_mask: bool = False  # the mask token removes the whitespace before it
     templates: tuple[DefaultTemplate, ...] = ()  # for files without one; the first that fits is used
     answers: str = ""  # family of answers, if templates do not show it
+    transcribes: bool = False  # whether it writes what an audio tower in the same file hears
     has_70b: bool = False  # 80 layers mean a 70B model, which llama.cpp quantises more finely
 
 
@@ -520,5 +521,8 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     ),
     "t5": Architecture(model="t5:T5", converters=("t5",), rows="published"),
     "t5encoder": Architecture(model="t5encoder:T5Encoder", converters=("t5",), rows="published"),
+    "whisper": Architecture(
+        model="whisper:Whisper", converters=("whisper",), add_bos=False, transcribes=True
+    ),
     "xverse": Architecture(model="llama:Llama", converters=("aliases",), rows="paired"),
 }

@@ -1,7 +1,7 @@
-"""Turns of waiting work: rounds that are fair to clients, and a queue in which quick work goes first.
+"""Turns of waiting work: rounds that are fair to clients, and queues of work for a few threads.
 
-Sequences of the engine, images to decode and models to load take turns by client. Templates to render and
-formats to compile take turns by their expected time.
+Sequences of the engine, images to decode, recordings to transcribe and models to load take turns by client.
+Templates to render and formats to compile take turns by their expected time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from puna.errors import RunnerError
 
@@ -186,3 +186,143 @@ class RenderQueue:
         self._seconds[kind] = (before + seconds) / 2
         if len(self._seconds) > _REMEMBERED:
             self._seconds.popitem(last=False)
+
+
+class InParts(Protocol):
+    """Work on a request that is done in parts, with other requests' parts between them."""
+
+    @property
+    def done(self) -> bool:
+        """Whether no part is left."""
+
+    def advance(self) -> None:
+        """Do the next part."""
+
+    def finish(self) -> None:
+        """Take note that all parts are done."""
+
+    def fail(self, error: Exception) -> None:
+        """Take note that a part has failed, or that there will be no more."""
+
+    def stop(self) -> None:
+        """Make the part that another thread is doing end soon, with an error."""
+
+
+@dataclass(eq=False)
+class _PartsOf:
+    request_id: int
+    client: str
+    batch: bool
+    work: InParts
+    turn: Turn = (0, 0)
+    cancelled: bool = False
+
+    @property
+    def rank(self) -> tuple[bool, Turn]:
+        return self.batch, self.turn
+
+
+class PartQueue:
+    """A queue of work in parts for a few threads, which start when needed.
+
+    A client waits for at most the parts being done and the next one of each other client.
+    """
+
+    def __init__(self, name: str, cancel: Callable[[int], None], *, threads: int = 1) -> None:
+        """Use `cancel` to stop a request that is not in the queue any more."""
+        self._name = name
+        self._cancel = cancel
+        self._max_threads = threads
+        self._changed = threading.Condition()
+        self._waiting: list[_PartsOf] = []  # the longest wait first
+        self._turns = ClientRotation()
+        self._at_work: dict[int, _PartsOf] = {}  # by request id
+        self._closed = False
+        self._threads: list[threading.Thread] = []
+
+    def add(self, request_id: int, work: InParts, *, client: str = "", batch: bool = False) -> None:
+        """Do all parts of `work`, then let it `finish`; on an error let it `fail`.
+
+        Neither is called for a cancelled request. With `batch`, it waits for all other work. Raises
+        RunnerError once closed.
+        """
+        with self._changed:
+            if self._closed:
+                raise RunnerError("the engine is shutting down")
+            self._enqueue(_PartsOf(request_id, client, batch, work))
+            busy = len(self._at_work) + len(self._waiting) > len(self._threads)
+            if busy and len(self._threads) < self._max_threads:
+                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                thread.start()
+                self._threads.append(thread)
+            self._changed.notify()
+
+    def cancel(self, request_id: int) -> None:
+        """Stop a request, whether it waits, is at work, or has left the queue."""
+        with self._changed:
+            if (one := self._at_work.get(request_id)) is not None:
+                one.cancelled = True
+                one.work.stop()
+                return
+            gone = [one for one in self._waiting if one.request_id == request_id]
+            self._waiting = [one for one in self._waiting if one not in gone]
+            for one in gone:
+                if not any(other.client == one.client for other in self._waiting):
+                    self._turns.emptied(one.client)
+        if not gone:
+            self._cancel(request_id)
+
+    def close(self) -> None:
+        """Fail all requests, waiting and at work, and end the threads."""
+        with self._changed:
+            self._closed = True
+            waiting, self._waiting = self._waiting, []
+            for one in self._at_work.values():
+                one.work.stop()
+            self._changed.notify_all()
+        for one in waiting:
+            one.work.fail(RunnerError("the model was unloaded"))
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
+
+    def _enqueue(self, one: _PartsOf) -> None:
+        one.turn = self._turns.take(one.client)
+        self._waiting.append(one)
+
+    def _run(self) -> None:
+        while (one := self._next()) is not None:
+            failure: Exception | None = None
+            try:
+                one.work.advance()
+                if one.work.done and not one.cancelled:
+                    one.work.finish()
+            except Exception as error:
+                failure = error
+            with self._changed:
+                del self._at_work[one.request_id]
+                if failure is None and not (one.cancelled or one.work.done or self._closed):
+                    self._enqueue(one)
+                    self._changed.notify()
+                    continue
+                closed = self._closed
+            if one.cancelled:
+                self._cancel(one.request_id)
+            elif closed and not one.work.done:
+                one.work.fail(RunnerError("the model was unloaded"))
+            elif failure is not None:
+                one.work.fail(failure)
+            del one, failure  # frees the files while this thread waits
+
+    def _next(self) -> _PartsOf | None:
+        """Return the request whose turn it is; None once closed."""
+        with self._changed:
+            while not self._waiting and not self._closed:
+                self._changed.wait()
+            if self._closed:
+                return None
+            one = min(self._waiting, key=lambda waiting: waiting.rank)
+            self._at_work[one.request_id] = one
+            self._waiting.remove(one)
+            self._turns.served(one.client, one.turn)
+            return one

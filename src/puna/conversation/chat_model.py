@@ -27,11 +27,11 @@ from puna.conversation.fit import fit_chat, newest, size
 from puna.conversation.infill import infill_tokens
 from puna.conversation.pictures import Pictures
 from puna.conversation.prefixes import PrefixWatch
+from puna.conversation.transcription import Transcriber, failure
 from puna.engine.engine import Engine
 from puna.engine.requests import FittedPrompt, check_size, checked, max_text, read_text, text_size, tokenised
 from puna.engine.sequence import Sink, key_of
-from puna.errors import OutOfMemoryError, PunaError, RequestError, RunnerError, UnavailableError
-from puna.machine import is_out_of_memory
+from puna.errors import PunaError, RequestError, RunnerError, UnavailableError
 from puna.protocol import (
     BrokenPrefix,
     Detokenize,
@@ -44,8 +44,9 @@ from puna.protocol import (
     Prompted,
     Tokenize,
     Tokenized,
+    Transcribe,
 )
-from puna.turns import RenderQueue
+from puna.turns import PartQueue, RenderQueue
 
 log = logging.getLogger("puna.conversation")
 
@@ -159,6 +160,10 @@ class ChatModel:
         )
         self._turns = RenderQueue(self._formats.cancel)
         self._pictures = None if engine.images is None else Pictures(engine.images, self._turns.cancel)
+        self._transcriber: Transcriber | None = None
+        if engine.loaded.hearing is not None:
+            self._transcriber = Transcriber(engine, engine.loaded.hearing)
+        self._transcriptions = PartQueue("puna-transcriptions", engine.cancel, threads=engine.parallel)
         self._prefixes = PrefixWatch(self._tokenizer)
         self._closing = False
         self._process = os.getpid()
@@ -167,7 +172,7 @@ class ChatModel:
         self._own_traits: Traits | None = None
         # The newest front of a prompt: template, chat and thinking that it comes from, and its tokens.
         self._probed: tuple[ChatTemplate | None, Chat | None, Think, list[int]] = (None, None, None, [])
-        if engine.loaded.generates:
+        if engine.loaded.generates and self._transcriber is None:
             # Requests without a conversation may need the template's stop strings.
             self._turns.add(_NOBODY, self._own.digest, self._look_at_own, lambda: None)
 
@@ -176,7 +181,7 @@ class ChatModel:
         """The model's architecture, as its file names it."""
         return self._facts.architecture
 
-    def submit(self, request: Generate | Embed, sink: Sink) -> None:
+    def submit(self, request: Generate | Embed | Transcribe, sink: Sink) -> None:
         """Queue a request; its events go to `sink`, `Prompted` first where text is generated.
 
         Raises `RequestError`, `ContextLengthError`, `UnavailableError` or `RunnerError` at once if that takes
@@ -185,6 +190,9 @@ class ChatModel:
         self.refuse_after_fork()
         if isinstance(request, Embed):
             self.engine.submit(request, sink)
+            return
+        if isinstance(request, Transcribe):
+            self._transcribe(request, sink)
             return
 
         def start(prompt: FittedPrompt) -> None:
@@ -199,6 +207,13 @@ class ChatModel:
             self.engine.submit(request, sink, prompt)
 
         self._prepare(request, sink, start)
+
+    def _transcribe(self, request: Transcribe, sink: Sink) -> None:
+        if self._transcriber is None:
+            name = self.engine.loaded.path.name
+            raise UnavailableError(f"{name} does not transcribe recordings: use a model as Whisper")
+        work = self._transcriber.begin(request, sink)
+        self._transcriptions.add(request.id, work, client=request.client, batch=request.priority == "batch")
 
     def render(self, request: Generate, sink: Sink, *, blocks: bool = False) -> None:
         """Send the prompt of `request` to `sink` as `Prompted`, with `blocks` if wanted, or `Failed`.
@@ -236,7 +251,10 @@ class ChatModel:
 
     def cancel(self, request_id: int) -> None:
         """Stop a request, wherever it is."""
-        (self._pictures or self._turns).cancel(request_id)
+        if self._transcriber is not None:
+            self._transcriptions.cancel(request_id)
+        else:
+            (self._pictures or self._turns).cancel(request_id)
 
     def finish_thinking(self, request_id: int) -> None:
         """End the thinking of a request now, so that its answer begins."""
@@ -261,6 +279,7 @@ class ChatModel:
         self._closing = True
         if self._pictures is not None:
             self._pictures.close()
+        self._transcriptions.close()
         self._renderer.close()
         self._turns.close()
         self._formats.close()
@@ -271,6 +290,9 @@ class ChatModel:
 
         `sink` gets the errors that occur after waiting.
         """
+        if self._transcriber is not None:
+            name = self.engine.loaded.path.name
+            raise RequestError(f"{name} does not generate text; it transcribes recordings")
         request, files = _tagged(request)
         if files:
             if self._pictures is None:
@@ -282,7 +304,7 @@ class ChatModel:
                 request,
                 files,
                 lambda images: self._queue(request, sink, use, images),
-                lambda error: sink(_failure(request, error)),
+                lambda error: sink(failure(request.id, error)),
             )
         elif (traits := self._traits_of(request)) is not None:
             use(self._plain(request, traits, []))
@@ -310,7 +332,7 @@ class ChatModel:
             try:
                 work()
             except Exception as error:  # including bugs, which must not end this thread
-                sink(_failure(request, error))
+                sink(failure(request.id, error))
 
         def give_up() -> None:
             sink(Failed.of(request.id, RunnerError("the model was unloaded")))
@@ -521,13 +543,3 @@ def _tagged(request: Generate) -> tuple[Generate, list[bytes]]:
         return request, request.images
     messages, files = tagged(chat.messages)
     return msgspec.structs.replace(request, prompt=msgspec.structs.replace(chat, messages=messages)), files
-
-
-def _failure(request: Generate, error: Exception) -> Failed:
-    if isinstance(error, PunaError):
-        return Failed.of(request.id, error)
-    log.error("a request could not be prepared", exc_info=error)
-    if is_out_of_memory(error):
-        return Failed.of(request.id, OutOfMemoryError())
-    reason = f"internal error in the model runner: {type(error).__name__}: {error}"
-    return Failed.of(request.id, RunnerError(reason))

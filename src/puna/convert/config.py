@@ -105,6 +105,10 @@ class Config:
         """See `Checkpoint.is_called`."""
         return self._checkpoint is not None and self._checkpoint.is_called(name)
 
+    def generation_setting(self, name: str) -> Any:
+        """Return a setting of `generation_config.json`, or None."""
+        return None if self._checkpoint is None else self._checkpoint.json("generation_config.json").get(name)
+
     def token_id(self, text: str) -> int:
         """Return the id of a token of the vocabulary. Raises ConversionError if there is no such token."""
         assert self._checkpoint is not None

@@ -23,7 +23,7 @@ from puna.engine.batching import BatchSlice, Draft, StepLoad, constraints
 from puna.engine.drafting.draft_model import DraftModel
 from puna.engine.drafting.speculation import Speculation, drafter_for
 from puna.engine.executor import Executor, Rows
-from puna.engine.images import Images
+from puna.engine.images import Encoding, Images
 from puna.engine.live import live_state
 from puna.engine.prefix_cache import PrefixCache
 from puna.engine.prefix_reports import PrefixReports
@@ -83,9 +83,12 @@ class Engine:
         sizes = replace(sizes, batch_size=sizes.batch_size * loaded.ops.batch_scale)
         sizes = choose_sizes(loaded, sizes)
         self.images: Images | None = None
+        self._encoding: Encoding | None = None
         if loaded.vision is not None:
-            self.images = Images(loaded.vision, sizes.batch_size)
+            self._encoding = self.images = Images(loaded.vision, sizes.batch_size)
             sizes = replace(sizes, batch_size=max(sizes.batch_size, loaded.vision.largest_group))
+        elif loaded.hearing is not None:
+            self._encoding = Encoding(loaded.hearing, sizes.batch_size)
         self.loaded = loaded
         self.context = sizes.context
         self.parallel = sizes.parallel
@@ -278,8 +281,8 @@ class Engine:
         self._executor.close()
         self.compiler.close()
         self._speculation.close()
-        if self.images is not None:
-            self.images.close()
+        if self._encoding is not None:
+            self._encoding.close()
         self.cache.close()
 
     def _refuse_if_closing(self) -> None:
@@ -333,7 +336,7 @@ class Engine:
         self._take_incoming()
         self._resume_held()
         slices = self.scheduler.schedule()
-        if self.images is not None and self._encode(self.images, slices):
+        if self._encoding is not None and self._encode(self._encoding, slices):
             slices = [each for each in slices if each.sequence.entry is not None]  # others may have failed
             if not slices:
                 return True
@@ -355,7 +358,7 @@ class Engine:
             self.step_started = None
         return True
 
-    def _encode(self, images: Images, slices: list[BatchSlice]) -> bool:
+    def _encode(self, images: Encoding, slices: list[BatchSlice]) -> bool:
         """Encode a part of the next image of a running sequence; return whether there is one."""
         running = self.scheduler.in_order
         self.step_started = time.monotonic()

@@ -14,7 +14,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from puna.batch import Image
 from puna.errors import ImageError
@@ -24,8 +24,8 @@ from puna.vision.preparer.client import Preparer
 
 if TYPE_CHECKING:
     from puna.engine.sequence import Sequence
-    from puna.ops import Array
-    from puna.vision.layers.attention import Slices
+    from puna.ops import Array, Backend
+    from puna.vision.layers.attention import PatchKeys, Slices
     from puna.vision.tower import Prepared, VisionTower
 
 log = logging.getLogger("puna.engine")
@@ -84,12 +84,28 @@ class ReadingImages:
             )
 
 
-class Images:
-    """Images decoded and encoded for one vision tower."""
+class Tower(Protocol):
+    """The part of a vision or audio tower that encodes."""
 
-    def __init__(self, tower: VisionTower, slice_rows: int, *, kept_bytes: int = IMAGE_STATE_BYTES) -> None:
-        self.tower = tower
-        self.preparer = Preparer(tower)
+    ops: Backend
+    keys: PatchKeys
+
+    @property
+    def largest_group(self) -> int:
+        """Upper bound of an image's inputs that must share a batch."""
+
+    def encode(self, read: Any, slice_rows: int, /) -> Slices[Array]:
+        """Return the states of what it reads: float32 [rows, width]."""
+
+
+class Encoding:
+    """Images encoded by one tower. A window of a recording counts as one, and an audio tower encodes it.
+
+    Its methods are for the stepping thread.
+    """
+
+    def __init__(self, tower: Tower, slice_rows: int, *, kept_bytes: int = IMAGE_STATE_BYTES) -> None:
+        self._tower = tower
         self.encoded = 0  # images so far
         self.failed: Image | None = None  # the last one that could not be encoded
         self._slice_rows = slice_rows
@@ -99,7 +115,79 @@ class Images:
         self._known: OrderedDict[int, Image] = OrderedDict()  # by digest, the one used last at the end
         self._work: tuple[Image, Slices[Array]] | None = None
 
-    # --- from any thread ---------------------------------------------------------------
+    def encode(self, running: Iterable[Sequence], patience_s: float) -> bool:
+        """Encode at least one slice of the next wanted image, for `patience_s`; return whether there is one.
+
+        Raises the tower's errors, after dropping the image.
+        """
+        # An image is wanted once the inputs before it are about to be evaluated.
+        wanted = [
+            unread.image
+            for sequence in running
+            if sequence.images and (unread := sequence.unread) and sequence.ready <= self._ahead
+        ]
+        if self._work is not None and not any(image is self._work[0] for image in wanted):
+            self._give_up()  # no sequence waits for it any more
+        if not wanted:
+            return False
+        image = wanted[0] if self._work is None else self._work[0]
+        until = time.monotonic() + patience_s
+        try:
+            if self._work is None:
+                self._work = image, self._tower.encode(image.pixels, self._slice_rows)
+            while True:
+                next(self._work[1])
+                if time.monotonic() >= until:
+                    return True
+        except StopIteration as end:
+            image.states = self._tower.ops.numpy(end.value)
+            self._work = None
+            self.encoded += 1
+            self._trim(running)
+        except BaseException:
+            self.failed = image
+            self._give_up()
+            raise
+        return True
+
+    def close(self) -> None:
+        self._give_up()
+        self._tower.keys.release()
+        self._known.clear()
+
+    def _give_up(self) -> None:
+        if self._work is not None:
+            with suppress(Exception):
+                self._work[1].close()
+        self._work = None
+
+    def _trim(self, running: Iterable[Sequence]) -> None:
+        """Forget the least recently used images until `kept_bytes` are left, except those not evaluated yet.
+
+        Images that running sequences have evaluated may go too; they are encoded again if needed again.
+        """
+        ranges = [(each, sequence.evaluated) for sequence in running for each in sequence.images]
+        needed = {id(each.image) for each, evaluated in ranges if each.end > evaluated}
+        with self._lock:
+            every = {id(each.image): each.image for each, _ in ranges}
+            every |= {id(image): image for image in self._known.values()}
+            size = sum(map(_size, every.values()))
+            for key, image in every.items():
+                if size <= self._kept_bytes:
+                    return
+                if key not in needed:
+                    size -= _size(image)
+                    self._known.pop(image.digest, None)
+                    image.states = None
+
+
+class Images(Encoding):
+    """Images decoded and encoded for one vision tower. Files may be read on any thread."""
+
+    def __init__(self, tower: VisionTower, slice_rows: int, *, kept_bytes: int = IMAGE_STATE_BYTES) -> None:
+        super().__init__(tower, slice_rows, kept_bytes=kept_bytes)
+        self.tower = tower
+        self.preparer = Preparer(tower)
 
     def read(self, files: Iterable[bytes], limits: ImageLimits | None = None) -> list[Image]:
         """Return the images in the files of one request.
@@ -132,73 +220,9 @@ class Images:
                 size -= _size(self._known.popitem(last=False)[1])
             return image
 
-    # --- on the stepping thread --------------------------------------------------------
-
-    def encode(self, running: Iterable[Sequence], patience_s: float) -> bool:
-        """Encode at least one slice of the next wanted image, for `patience_s`; return whether there is one.
-
-        Raises the tower's errors, after dropping the image.
-        """
-        # An image is wanted once the inputs before it are about to be evaluated.
-        wanted = [
-            unread.image
-            for sequence in running
-            if sequence.images and (unread := sequence.unread) and sequence.ready <= self._ahead
-        ]
-        if self._work is not None and not any(image is self._work[0] for image in wanted):
-            self._give_up()  # no sequence waits for it any more
-        if not wanted:
-            return False
-        image = wanted[0] if self._work is None else self._work[0]
-        until = time.monotonic() + patience_s
-        try:
-            if self._work is None:
-                self._work = image, self.tower.encode(image.pixels, self._slice_rows)
-            while True:
-                next(self._work[1])
-                if time.monotonic() >= until:
-                    return True
-        except StopIteration as end:
-            image.states = self.tower.ops.numpy(end.value)
-            self._work = None
-            self.encoded += 1
-            self._trim(running)
-        except BaseException:
-            self.failed = image
-            self._give_up()
-            raise
-        return True
-
     def close(self) -> None:
         self.preparer.close()
-        self._give_up()
-        self.tower.keys.release()
-        self._known.clear()
-
-    def _give_up(self) -> None:
-        if self._work is not None:
-            with suppress(Exception):
-                self._work[1].close()
-        self._work = None
-
-    def _trim(self, running: Iterable[Sequence]) -> None:
-        """Forget the least recently used images until `kept_bytes` are left, except those not evaluated yet.
-
-        Images that running sequences have evaluated may go too; they are encoded again if needed again.
-        """
-        ranges = [(each, sequence.evaluated) for sequence in running for each in sequence.images]
-        needed = {id(each.image) for each, evaluated in ranges if each.end > evaluated}
-        with self._lock:
-            every = {id(each.image): each.image for each, _ in ranges}
-            every |= {id(image): image for image in self._known.values()}
-            size = sum(map(_size, every.values()))
-            for key, image in every.items():
-                if size <= self._kept_bytes:
-                    return
-                if key not in needed:
-                    size -= _size(image)
-                    self._known.pop(image.digest, None)
-                    image.states = None
+        super().close()
 
 
 def _size(image: Image) -> int:

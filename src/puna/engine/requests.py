@@ -26,6 +26,7 @@ from puna.model.pooling import Pooling
 from puna.prefix_blocks import block_digests
 from puna.protocol import MAX_SAMPLES, Embed, Generate
 from puna.sample import Sampler
+from puna.sample.transcript import TokenRules
 from puna.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -54,9 +55,10 @@ class FittedPrompt:
     format: Format | None = None  # of the answer
     budget: int | None = None  # maximum tokens of thinking
     dropped: int = 0  # tokens of messages left out to make the rest fit
-    inputs: list[Input] | None = None  # set if there are images
+    inputs: list[Input] | None = None  # set if there are images, or a recording
     front: int = 0  # first tokens, before the first message that is not the system's; 0: unknown
     ending: int = 0  # last tokens, from the last message on; 0: unknown
+    rules: TokenRules | None = None  # of the only sample
     opening: int = 0  # last tokens that begin the answer, which may be missing when it is sent back
 
     @cached_property
@@ -152,6 +154,7 @@ def _samples(
             loaded.ops,
             tokenizer,
             keeps_distribution=request.sampled_logprobs,
+            rules=prompt.rules,
         )
         for token in read:
             sampler.accept(token)

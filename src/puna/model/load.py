@@ -14,6 +14,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
+from puna.audio.tower import WhisperEncoder
 from puna.errors import InsufficientMemoryError, ModelError, UnsupportedModelError, shown
 from puna.gguf import GGUFFile, open_gguf
 from puna.kvcache.cache import Cache
@@ -36,9 +37,10 @@ from puna.model.memory import (
     Forecast,
     MemoryForecast,
     TensorNames,
-    VisionForecast,
+    TowerForecast,
     experts_before,
     is_of_images,
+    is_of_sound,
     no_tensor,
 )
 from puna.model.placement import DeviceStage, DividedForecast, Placed, UsableDevices, placements, sizes_on_gpu
@@ -83,6 +85,7 @@ class LoadedModel:
     gpus: int = 0  # GPUs that it could be on
     warnings: tuple[str, ...] = ()  # for users of the model
     vision: VisionTower | None = None  # vision tower
+    hearing: WhisperEncoder | None = None  # audio tower
     adapters: Adapters | None = None  # requests may use them
 
     @property
@@ -416,9 +419,11 @@ def _load(request: _Request, forecast: MemoryForecast, placed: Placed, pairs: Se
         source = _FileSource(file, stage.ops, total, progress, part, done)
         models.append(_load_text(file, part, source))
         done = source.done
-    first, vision = models[0], None
+    first, vision, hearing = models[0], None, None
     if (seen := parts[0].vision) is not None:
         vision = _load_vision(seen, _FileSource(seen.file, first.ops, total, progress, done=done), tokenizer)
+    if (heard := parts[0].hearing) is not None:
+        hearing = _load_hearing(heard, _FileSource(file, first.ops, total, progress, done=done))
     pooling = None if first.encodes_prompts else read_pooling(file, generates=first.generates)
     loaded = LoadedModel(
         file.path,
@@ -429,6 +434,7 @@ def _load(request: _Request, forecast: MemoryForecast, placed: Placed, pairs: Se
         pooling,
         vram_bytes=forecast.vram_bytes,
         vision=vision,
+        hearing=hearing,
         fitting=placed.fitting,
         gpus=placed.gpus,
     )
@@ -485,7 +491,9 @@ def _load_with_llamacpp(
     )
 
 
-def _load_vision(forecast: VisionForecast, source: _FileSource, tokenizer: Tokenizer) -> VisionTower:
+def _load_vision(
+    forecast: TowerForecast[VisionTower], source: _FileSource, tokenizer: Tokenizer
+) -> VisionTower:
     """Load the tower from its own file, or from the vision tensors of the text model's file."""
     file = forecast.file
     try:
@@ -494,6 +502,17 @@ def _load_vision(forecast: VisionForecast, source: _FileSource, tokenizer: Token
     except ModelError as error:
         raise type(error)(f"{file.path}: {error}") from None
     _refuse_unknown(file, [name for name in source.left if is_of_images(name)])
+    return tower
+
+
+def _load_hearing(forecast: TowerForecast[WhisperEncoder], source: _FileSource) -> WhisperEncoder:
+    """Load the audio tower from the tensors of the text model's file."""
+    file = forecast.file
+    try:
+        tower = WhisperEncoder.load(source, forecast.tower.options)
+    except ModelError as error:
+        raise type(error)(f"{file.path}: {error}") from None
+    _refuse_unknown(file, [name for name in source.left if is_of_sound(name)])
     return tower
 
 

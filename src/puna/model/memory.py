@@ -12,8 +12,10 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
+from puna.architectures import ARCHITECTURES
+from puna.audio.tower import AudioOptions, WhisperEncoder
 from puna.errors import InsufficientMemoryError, ModelError, UnsupportedModelError
 from puna.gguf import StringArray
 from puna.gguf.metadata import scalar
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from puna.gguf import GGUFFile, TensorInfo
     from puna.model.options import TextOptions
     from puna.vision.tower import VisionTower
+
+T = TypeVar("T")
 
 #: Limit of cached states of encoded images, in all (see `puna.engine.images`).
 IMAGE_STATE_BYTES: Final = 128 << 20
@@ -129,10 +133,10 @@ class MemoryTable:
 
 
 @dataclass(frozen=True)
-class VisionForecast:
-    """Vision tower of a model, and its memory."""
+class TowerForecast(Generic[T]):
+    """Vision or audio tower of a model, and its memory."""
 
-    tower: VisionTower  # without weights
+    tower: T  # without weights
     file: GGUFFile  # with its tensors
     file_bytes: int
     weight_bytes: int  # as the kernels hold them
@@ -262,6 +266,7 @@ class Forecast(MemoryForecast):
         self._logits = max((t.shape[0] for t in self._tensors if t.name == "token_embd.weight"), default=0)
         is_first = self.options.stage is None or self.options.stage.is_first
         self.vision = _vision_in(file, projector, self.options.hidden_size, ops) if is_first else None
+        self.hearing = _hearing_in(file, self.options.hidden_size, ops) if is_first else None
         tokens = file.get("tokenizer.ggml.tokens") if is_first else None
         self._vocab = len(tokens) if isinstance(tokens, StringArray) else 0
 
@@ -290,8 +295,8 @@ class Forecast(MemoryForecast):
 
     @property
     def weight_bytes(self) -> int:
-        seeing = self.vision.file_bytes if self.vision is not None else 0
-        return sum(tensor.nbytes for tensor in self._tensors) + seeing
+        beside = sum(each.file_bytes for each in (self.vision, self.hearing) if each is not None)
+        return sum(tensor.nbytes for tensor in self._tensors) + beside
 
     @property
     def vram_bytes(self) -> int:
@@ -322,6 +327,9 @@ class Forecast(MemoryForecast):
         if self.vision is not None:
             parts.append(PartMemory("vision", self._device, self.vision.weight_bytes, 0))
             reading = self.vision.tower.memory_bytes(batch) + IMAGE_STATE_BYTES
+        if self.hearing is not None:
+            parts.append(PartMemory("hearing", self._device, self.hearing.weight_bytes, 0))
+            reading = self.hearing.tower.memory_bytes(batch) + IMAGE_STATE_BYTES
         return MemoryTable(
             context=context,
             parallel=parallel,
@@ -347,25 +355,36 @@ def tokenizer_bytes(tokens: int) -> int:
 
 def _vision_in(
     file: GGUFFile, projector: GGUFFile | None, text_size: int, ops: Backend
-) -> VisionForecast | None:
+) -> TowerForecast[VisionTower] | None:
     kind = tower_in(file) if projector is None else tower_beside(projector, file.architecture)
     if kind is None:
         return None
     where = projector or file
     tower = kind(read_checked(kind, where, text_size), ops)
     tensors = [tensor for name, tensor in where.tensors.items() if is_of_images(name)]
-    return VisionForecast(
+    return _tower_forecast(tower, where, tensors, ops)
+
+
+def _hearing_in(file: GGUFFile, text_size: int, ops: Backend) -> TowerForecast[WhisperEncoder] | None:
+    if not ARCHITECTURES[file.architecture].transcribes:
+        return None
+    tower = WhisperEncoder(AudioOptions.read(file, text_size), ops)
+    return _tower_forecast(tower, file, [t for name, t in file.tensors.items() if is_of_sound(name)], ops)
+
+
+def _tower_forecast(tower: T, file: GGUFFile, tensors: list[TensorInfo], ops: Backend) -> TowerForecast[T]:
+    return TowerForecast(
         tower=tower,
-        file=where,
+        file=file,
         file_bytes=sum(tensor.nbytes for tensor in tensors),
-        weight_bytes=sum(_packed_vision_bytes(tensor, ops) for tensor in tensors),
+        weight_bytes=sum(_packed_tower_bytes(tensor, ops) for tensor in tensors),
     )
 
 
-def _packed_vision_bytes(tensor: TensorInfo, ops: Backend) -> int:
-    """Return a vision tensor's bytes in memory: convolutions over several places and tables are floats."""
+def _packed_tower_bytes(tensor: TensorInfo, ops: Backend) -> int:
+    """Return a tower's tensor's bytes in memory: convolutions over several places and tables are floats."""
     shape = tensor.shape[:2] if tensor.shape[2:] == (1, 1) else tensor.shape
-    if len(shape) == 2 and tensor.name.startswith(("v.blk.", "v.global.blk.", "mm.")):
+    if len(shape) == 2 and tensor.name.startswith(("v.blk.", "v.global.blk.", "mm.", "a.blk.")):
         return ops.packed_bytes(tensor.type, shape)
     return math.prod(tensor.shape) * _FLOAT_BYTES
 
@@ -388,6 +407,11 @@ def is_loaded(name: str, layers: int) -> bool:
 def is_of_images(name: str) -> bool:
     """Whether tensor `name` belongs to the vision tower."""
     return name.startswith(OF_IMAGES) and not name.startswith(OF_SOUND)
+
+
+def is_of_sound(name: str) -> bool:
+    """Whether tensor `name` belongs to the audio tower."""
+    return name.startswith(OF_SOUND)
 
 
 def size_text(count: int) -> str:

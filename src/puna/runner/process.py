@@ -58,6 +58,7 @@ from puna.protocol import (
     StageCost,
     Tokenize,
     ToRunner,
+    Transcribe,
     Watch,
     Watched,
     WireMessage,
@@ -360,7 +361,7 @@ def _take(frame: Frame[ToRunner], model: ChatModel, preparing: Preparing, channe
         _prepare(frame, model, preparing, channel, "long")
         return
     match frame.message():
-        case Generate() | Embed() | Render() | Tokenize() | Detokenize():
+        case Generate() | Embed() | Transcribe() | Render() | Tokenize() | Detokenize():
             _prepare(frame, model, preparing, channel, "short")
         case Cancel(id=request_id):
             preparing.cancel(request_id)
@@ -406,7 +407,7 @@ def _prepare(
     def prepare() -> None:
         with _failing_alone(frame.id, channel):
             match frame.message():
-                case Generate() | Embed() as request:
+                case Generate() | Embed() | Transcribe() as request:
                     model.submit(request, channel.send)
                 case Render(request=request, blocks=blocks):
                     request = msgspec.structs.replace(request, id=frame.id)

@@ -22,6 +22,7 @@ from puna.errors import GenerationError, OptionError
 from puna.ops import Array, Backend, sampling
 from puna.ops.sampling import Floats, Ids
 from puna.options import Options
+from puna.sample.transcript import TokenRules
 from puna.tokenizer import Tokenizer
 
 _MASK = 2**64 - 1
@@ -282,10 +283,10 @@ class Distribution:
 class Sampler:
     """Draws tokens by a request's options, with its own stream of random numbers.
 
-    Order: bias, banned tokens, penalties, DRY, allowed tokens, top-n-sigma, top-k, typical-p, temperature,
-    top-p, min-p, XTC, draw; Mirostat replaces top-k to XTC, except temperature. Temperature 0 takes the
-    largest logit (the lowest id in a tie) and draws no random number; otherwise every call of `sample` draws
-    exactly one, and another one before it if XTC is on.
+    Order: rules, bias, banned tokens, penalties, DRY, allowed tokens, top-n-sigma, top-k, typical-p,
+    temperature, top-p, min-p, XTC, draw; Mirostat replaces top-k to XTC, except temperature. Temperature 0
+    takes the largest logit (the lowest id in a tie) and draws no random number; otherwise every call of
+    `sample` draws exactly one, and another one before it if XTC is on.
     """
 
     def __init__(
@@ -296,8 +297,11 @@ class Sampler:
         tokenizer: Tokenizer | None = None,
         *,
         keeps_distribution: bool = False,
+        rules: TokenRules | None = None,
     ) -> None:
         """`tokenizer` is for DRY and `min_tokens`; `distribution` is set only if `keeps_distribution`.
+
+        Tokens that `rules` rule out are never drawn, whatever the options.
 
         Raises `OptionError` for a bias on, or a ban of, a token that does not exist.
         """
@@ -314,6 +318,7 @@ class Sampler:
                     f"not {tokens.max()}"
                 )
         self._keeps_distribution = keeps_distribution
+        self._rules = rules
         self.distribution = Distribution(np.empty(0, np.int64), np.empty(0))  # of the last draw
         self._penalties = Penalties(
             vocab_size,
@@ -349,6 +354,8 @@ class Sampler:
             self._dry.accept(token)
         if generated and self._until_end:
             self._until_end -= 1
+        if generated and self._rules is not None:
+            self._rules.accept(token)
 
     def sample(self, logits: Array, allowed: NDArray[np.generic] | None = None) -> int:
         """Return the next token's id; `logits` [vocab], an array of the backend, are not modified.
@@ -365,6 +372,8 @@ class Sampler:
     def _prepared(self, logits: Array, allowed: NDArray[np.generic] | None) -> sampling.Draw | int:
         """Return the draw for a backend's `choose`, or the token if its options go beyond `choose`."""
         logits = self._checked(logits)
+        if self._rules is not None:
+            logits = self._ruled(logits, self._rules)
         words = None if allowed is None else _packed(allowed, self._vocab_size)
         options, changes = self._options, self._changes()
         draw = sampling.Draw(logits, temperature=0.0, allowed=words, changes=changes)
@@ -384,6 +393,14 @@ class Sampler:
             words,
             changes,
         )
+
+    def _ruled(self, logits: Array, rules: TokenRules) -> Array:
+        """Return a copy of `logits` [vocab] without what `rules` rule out."""
+        limited = np.array(self._ops.numpy(logits), np.float32)
+        if not np.isfinite(limited.max()):
+            raise GenerationError(_complaint(limited, False))
+        rules.limit(limited)
+        return self._ops.array(limited)
 
     def _on_host(self, draw: sampling.Draw) -> Floats:
         """Return the logits of a draw after its changes, without tokens that are not allowed."""

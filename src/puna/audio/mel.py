@@ -1,0 +1,96 @@
+"""Log-mel spectrograms of recordings, as Whisper was trained on (Radford et al., arXiv:2212.04356).
+
+Reference: `WhisperFeatureExtractor` in transformers. Frames are 10 ms apart; each is the power spectrum of 25
+ms in bands that are evenly spaced on Slaney's mel scale. Values more than 80 dB below the recording's largest
+are raised to that.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from puna.audio.recording import SAMPLE_RATE, Recording
+
+#: Samples between two frames, and samples of a frame.
+HOP: Final = 160
+_LENGTH: Final = 400
+#: Frames of a second.
+FRAME_RATE: Final = SAMPLE_RATE // HOP
+
+#: Slaney's scale is linear up to this frequency in hertz, and logarithmic above.
+_BEND_HZ: Final = 1000.0
+_BEND_MEL: Final = 15.0
+_MELS_PER_E: Final = 27.0 / np.log(6.4)
+#: The least power of a band.
+_FLOOR: Final = 1e-10
+_RANGE: Final = 8.0  # decades
+
+
+def _hertz(mels: NDArray[np.float64]) -> NDArray[np.float64]:
+    logarithmic = _BEND_HZ * np.exp((mels - _BEND_MEL) / _MELS_PER_E)
+    return np.where(mels >= _BEND_MEL, logarithmic, mels * (_BEND_HZ / _BEND_MEL))
+
+
+@lru_cache(maxsize=4)
+def mel_filters(bands: int) -> NDArray[np.float64]:
+    """Return the weights of frequencies in each band: float64 [frequencies, bands].
+
+    Triangles of equal area between neighbouring centres (Slaney, Auditory Toolbox, 1998).
+    """
+    top = _BEND_MEL + _MELS_PER_E * np.log(SAMPLE_RATE / 2 / _BEND_HZ)
+    edges = _hertz(np.linspace(0.0, top, bands + 2))
+    frequencies = np.linspace(0.0, SAMPLE_RATE / 2, _LENGTH // 2 + 1)[:, None]
+    rising = (frequencies - edges[:-2]) / np.diff(edges)[:-1]
+    falling = (edges[2:] - frequencies) / np.diff(edges)[1:]
+    filters: NDArray[np.float64] = np.maximum(np.minimum(rising, falling), 0.0)
+    filters *= 2.0 / (edges[2:] - edges[:-2])
+    return filters
+
+
+class Features:
+    """The log-mel spectrogram of a recording in `bands` bands, made a window of `length` frames at a time.
+
+    A recording shorter than a window is completed with silence.
+    """
+
+    def __init__(self, recording: Recording, bands: int, length: int) -> None:
+        self._recording = recording
+        self._filters = mel_filters(bands)
+        self._hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(_LENGTH) / _LENGTH)
+        self.frames = len(recording.samples) // HOP  # without silence
+        self.length = length
+        self._samples = max(len(recording.samples), length * HOP)
+        self._least = self._peak() - _RANGE
+
+    def window(self, begin: int) -> NDArray[np.float32]:
+        """Return frames [begin, begin + length): float32 [length, bands], with zeros after the last."""
+        found = np.zeros((self.length, self._filters.shape[1]), np.float32)
+        end = min(begin + self.length, self._samples // HOP)
+        found[: end - begin] = (np.maximum(self._logarithms(begin, end), self._least) + 4.0) / 4.0
+        return found
+
+    def _peak(self) -> float:
+        """Return the largest logarithm of the recording."""
+        count = self._samples // HOP
+        return max(
+            float(self._logarithms(begin, min(begin + self.length, count)).max())
+            for begin in range(0, count, self.length)
+        )
+
+    def _logarithms(self, begin: int, end: int) -> NDArray[np.float64]:
+        """Return the decimal logarithms of the bands' powers in frames [begin, end): [frames, bands]."""
+        first = begin * HOP - _LENGTH // 2
+        places = np.arange(first, (end - 1) * HOP + _LENGTH // 2)
+        # Frames at both ends of the recording are completed with its reflection.
+        places = np.abs(places)
+        places = np.where(places < self._samples, places, 2 * (self._samples - 1) - places)
+        origin = int(places.min())
+        samples = self._recording.values(origin, int(places.max()) + 1 - origin)[places - origin]
+        frames = np.lib.stride_tricks.sliding_window_view(samples, _LENGTH)[::HOP]
+        power = np.abs(np.fft.rfft(frames * self._hann)) ** 2
+        found: NDArray[np.float64] = np.log10(np.maximum(power @ self._filters, _FLOOR))
+        return found
