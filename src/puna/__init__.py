@@ -20,8 +20,11 @@ if TYPE_CHECKING:
         MCPServer,
         Model,
         RequestOptions,
+        Segment,
         Stats,
         Stream,
+        Transcript,
+        TranscriptStream,
         load,
     )
 
@@ -36,8 +39,11 @@ __all__ = [
     "Model",
     "PunaError",
     "RequestOptions",
+    "Segment",
     "Stats",
     "Stream",
+    "Transcript",
+    "TranscriptStream",
     "load",
 ]
 

@@ -286,13 +286,14 @@ class Transcription:
         text = self._transcriber.text(tokens)
         if begin == end or not text.strip():
             return []
-        start_s, total_s = self._seek / FRAME_RATE, self._recording.seconds
+        total_s = self._recording.seconds
+        start_s, end_s = (round(self._seek / FRAME_RATE + place * TIMESTAMP_S, 2) for place in (begin, end))
         self._sink(
             Segment(
                 id=self._request.id,
                 number=self._segments,
-                start_s=min(start_s + begin * TIMESTAMP_S, total_s),
-                end_s=min(start_s + end * TIMESTAMP_S, total_s),
+                start_s=min(start_s, total_s),
+                end_s=min(end_s, total_s),
                 text=text,
                 tokens=tokens,
                 seek=self._seek,

@@ -15,9 +15,10 @@ from puna.library.completion import Call, Completion, Stats
 from puna.library.loading import load
 from puna.library.model import Model
 from puna.library.options import RequestOptions
+from puna.library.recordings import Transcript, TranscriptStream
 from puna.library.streams import AsyncStream, AsyncToolStream, Stream, ToolStream
 from puna.mcp import MCPServer
-from puna.protocol import Chunk, TokenLogprob, TopLogprob
+from puna.protocol import Chunk, Segment, TokenLogprob, TopLogprob
 
 __all__ = [
     "AsyncStream",
@@ -29,10 +30,13 @@ __all__ = [
     "MCPServer",
     "Model",
     "RequestOptions",
+    "Segment",
     "Stats",
     "Stream",
     "TokenLogprob",
     "ToolStream",
     "TopLogprob",
+    "Transcript",
+    "TranscriptStream",
     "load",
 ]

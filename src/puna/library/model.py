@@ -18,6 +18,7 @@ from puna.chat.templates.messages import Think
 from puna.conversation.chat_model import ChatModel
 from puna.library.completion import Completion, by_sample, stacked
 from puna.library.options import RequestOptions
+from puna.library.recordings import Audio, Transcript, TranscriptStream, recording_of
 from puna.library.requests import (
     Messages,
     Prompt,
@@ -358,6 +359,57 @@ class Model:
         """Call `embed` from asyncio. Cancelling the task stops the work."""
         request = self._requests.embed(inputs, normalize, dimensions, truncate, pooling, lora)
         return stacked([event async for event in AsyncEvents(self._chat, request)], is_one(inputs))
+
+    @overload
+    def transcribe(
+        self,
+        audio: Audio,
+        *,
+        stream: Literal[False] = False,
+        language: str | None = None,
+        translate: bool = False,
+        prompt: str = "",
+        temperature: float = 0.0,
+        seed: int = 0,
+    ) -> Transcript: ...
+    @overload
+    def transcribe(
+        self,
+        audio: Audio,
+        *,
+        stream: Literal[True],
+        language: str | None = None,
+        translate: bool = False,
+        prompt: str = "",
+        temperature: float = 0.0,
+        seed: int = 0,
+    ) -> TranscriptStream: ...
+    def transcribe(
+        self,
+        audio: Audio,
+        *,
+        stream: bool = False,
+        language: str | None = None,
+        translate: bool = False,
+        prompt: str = "",
+        temperature: float = 0.0,
+        seed: int = 0,
+    ) -> Transcript | TranscriptStream:
+        """Write down what is said in a recording, with times. For models that transcribe, as Whisper.
+
+        `audio` is an array of samples, floats from -1 to 1 or int16, of one channel and 16,000 a second.
+        `language` is the code or English name of the language that is spoken, which is detected by default;
+        `translate` writes English whatever is spoken. `prompt` is text that could precede the recording, for
+        the spelling of names. With a `temperature` of 0, a part whose text looks wrong is read again at
+        higher temperatures, with random numbers by `seed`.
+
+        `stream=True` returns a `TranscriptStream` of `Segment`s; closing or dropping it stops the work. Also
+        raises `AudioError`, and `UnavailableError` for a model that does not transcribe.
+        """
+        recording = recording_of(audio)
+        request = self._requests.transcribe(recording, language, translate, prompt, temperature, seed)
+        found = TranscriptStream(Events(self._chat, request), recording.seconds)
+        return found if stream else found.transcript()
 
     def save_prompt(self, prompt: Prompt, path: str | Path) -> None:
         """Evaluate `prompt`, unless it is cached, and write its part of the cache to `path`.

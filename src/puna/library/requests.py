@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec.structs
 import numpy as np
 
+from puna.audio.recording import Recording
 from puna.chat.templates.author import Author
 from puna.chat.templates.choose import check_capabilities
 from puna.chat.templates.messages import Chat, Message, Think, as_messages
@@ -20,7 +21,7 @@ from puna.library.options import RequestOptions, checked_adapters, checked_budge
 from puna.library.tools import OnToolCall, ToolRounds, ToolSet
 from puna.mcp.server import MCPServer
 from puna.options import Options, check_think
-from puna.protocol import Embed, Generate
+from puna.protocol import Embed, Generate, Transcribe
 
 Prompt = str | Sequence[int]
 
@@ -245,6 +246,25 @@ class Requests:
             truncate=truncate,
             pooling=pooling,
             lora=checked_adapters(lora),
+        )
+
+    def transcribe(
+        self,
+        recording: Recording,
+        language: str | None,
+        translate: bool,
+        prompt: str,
+        temperature: float,
+        seed: int,
+    ) -> Transcribe:
+        return Transcribe(
+            id=next(self._ids),
+            samples=recording.data,
+            language=language or "",
+            translate=translate,
+            prompt=prompt,
+            temperature=temperature,
+            seed=seed,
         )
 
     def _generate(

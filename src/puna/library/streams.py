@@ -19,13 +19,24 @@ from puna.conversation.chat_model import ChatModel
 from puna.errors import PunaError, RequestError
 from puna.library.completion import Call, Completion, Gathered, Stats
 from puna.library.tools import ToolRounds
-from puna.protocol import Chunk, Done, Embed, Embedded, Event, Failed, Generate, Prompted
+from puna.protocol import (
+    Chunk,
+    Done,
+    Embed,
+    Embedded,
+    Event,
+    Failed,
+    Generate,
+    Prompted,
+    Transcribe,
+    Transcribed,
+)
 
 
 class Events(Iterator[Event]):
     """The events of a submitted request, which is cancelled once nothing refers to them."""
 
-    def __init__(self, chat: ChatModel, request: Generate | Embed) -> None:
+    def __init__(self, chat: ChatModel, request: Generate | Embed | Transcribe) -> None:
         self._arrived: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._missing = _parts(request)
         self._finish_thinking = partial(chat.finish_thinking, request.id)
@@ -58,7 +69,7 @@ class Events(Iterator[Event]):
 class AsyncEvents(AsyncIterator[Event]):
     """`Events` for asyncio. The request is submitted when the first event is awaited."""
 
-    def __init__(self, chat: ChatModel, request: Generate | Embed) -> None:
+    def __init__(self, chat: ChatModel, request: Generate | Embed | Transcribe) -> None:
         self._chat = chat
         self._request = request
         self._missing = _parts(request)
@@ -333,15 +344,19 @@ def rendered(chat: ChatModel, request: Generate) -> Prompted:
     return event
 
 
-_ENDS = Done | Embedded | Failed
+_ENDS = Done | Embedded | Transcribed | Failed
 
 
-def _parts(request: Generate | Embed) -> int:
+def _parts(request: Generate | Embed | Transcribe) -> int:
     """Return the number of events that end the parts of `request`."""
+    if isinstance(request, Transcribe):
+        return 1
     return len(request.inputs) if isinstance(request, Embed) else request.samples
 
 
-def _cancellation(events: Any, chat: ChatModel, request: Generate | Embed) -> weakref.finalize[[int], Any]:
+def _cancellation(
+    events: Any, chat: ChatModel, request: Generate | Embed | Transcribe
+) -> weakref.finalize[[int], Any]:
     """Return a finalizer that cancels the request when called or when `events` is collected."""
     cancel: Callable[[int], None] = chat.cancel
     cancellation = weakref.finalize(events, cancel, request.id)

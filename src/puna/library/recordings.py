@@ -1,0 +1,113 @@
+"""Recordings that callers give, and transcripts of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from puna.audio.recording import Recording
+from puna.errors import AudioError, RequestError
+from puna.library.streams import Events
+from puna.protocol import Event, Heard, Segment, Transcribed
+
+#: A recording, or its samples.
+Audio = Recording | NDArray[Any]
+
+
+def recording_of(audio: Any) -> Recording:
+    """Return a recording given as samples.
+
+    Those are floats from -1 to 1, or int16, of one channel and 16,000 a second: [samples]. Raises
+    `AudioError`.
+    """
+    if isinstance(audio, Recording):
+        return audio
+    if isinstance(audio, np.ndarray):
+        if audio.dtype == np.int16:
+            return Recording.of_data(audio.astype("<i2").tobytes())
+        if np.issubdtype(audio.dtype, np.floating):
+            return Recording.of(audio)
+        raise AudioError(f"samples must be floats from -1 to 1, or int16, not {audio.dtype}")
+    raise AudioError(f"a recording must be an array of samples, not {type(audio).__name__}")
+
+
+@dataclass(kw_only=True)
+class Transcript:
+    """The text of a recording; `str()` of it is its text."""
+
+    text: str
+    language: str  # code, as "en"
+    duration_s: float  # of the recording
+    segments: list[Segment] = field(default_factory=list)
+    seconds: float = 0.0  # that transcribing took
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class TranscriptStream(Iterator[Segment]):
+    """A transcript as it is made: an iterator over `Segment`s, and a context manager.
+
+    `language` is known from the first segment on, and `done_s` seconds of `duration_s` are transcribed.
+    """
+
+    def __init__(self, events: Events, duration_s: float) -> None:
+        self.language = ""
+        self.done_s = 0.0
+        self.duration_s = duration_s
+        self._events = events
+        self._segments: list[Segment] = []
+        self._end: Transcribed | None = None
+
+    def __next__(self) -> Segment:
+        for event in self._events:
+            match event:
+                case Heard():
+                    self.language, self.done_s = event.language, event.done_s
+                case Segment():
+                    self._segments.append(event)
+                    return event
+                case Transcribed():
+                    self._end = event
+        raise StopIteration
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop the transcription and the iteration."""
+        self._events.close()
+
+    def transcript(self) -> Transcript:
+        """Wait for the end and return the whole transcript. Interrupting this stops the transcription."""
+        with self:
+            for _ in self:
+                pass
+        return transcript_of([*self._segments, *([self._end] if self._end else [])])
+
+
+def transcript_of(events: Iterable[Event]) -> Transcript:
+    """Return the transcript that `events` make up. Raises `RequestError` if they lack the end."""
+    segments: list[Segment] = []
+    for event in events:
+        if isinstance(event, Segment):
+            segments.append(event)
+        elif isinstance(event, Transcribed):
+            return Transcript(
+                text="".join(segment.text for segment in segments).strip(),
+                language=event.language,
+                duration_s=event.total_s,
+                segments=segments,
+                seconds=event.duration / 1e9,
+            )
+    raise RequestError("the stream was closed before the end of the transcript")
