@@ -13,7 +13,7 @@ import torch
 from puna.gguf import GGMLType
 from tests.convert.checkpoints import save_tokenizer, saved
 from tests.tiny.converted import converted
-from tests.tiny.llama import vocabulary
+from tests.tiny.llama import SPECIALS, vocabulary
 
 LANGUAGES = ("en", "de", "fr")
 
@@ -34,7 +34,8 @@ class TinyWhisper:
     context: int = 64
     scale_embedding: bool = False
     multilingual: bool = True
-    sharp: float = 1.0  # factor of the vocabulary's table, and so of the logits
+    sharp: float = 1.0  # factor of the logits: large for texts that look certain
+    ends: float = 1.0  # factor of the end's logit
     seed: int = 0
 
     @property
@@ -81,14 +82,18 @@ class TinyWhisper:
         model: Any = WhisperForConditionalGeneration(config).float().eval()
         with torch.no_grad():
             for name, parameter in model.named_parameters():
-                if "norm" in name:
+                if name == "model.decoder.layer_norm.weight":
+                    parameter.copy_(self.sharp * (1 + 0.1 * torch.randn_like(parameter)))
+                elif "norm" in name:
                     parameter.copy_((1 if name.endswith("weight") else 0) + 0.1 * torch.randn_like(parameter))
                 elif name.endswith("bias"):
                     parameter.copy_(0.1 * torch.randn_like(parameter))
                 elif "embed_positions" in name:
                     parameter.copy_(0.3 * torch.randn_like(parameter))
                 elif "embed_tokens" in name:
-                    parameter.copy_(self.sharp * torch.randn_like(parameter) / self.hidden**0.5)
+                    parameter.copy_(0.3 * torch.randn_like(parameter))  # or answers repeat one token
+                    parameter[[vocabulary().index(text) for text in SPECIALS]] = 0  # other models' ends
+                    parameter[self.id_of("endoftext")] *= self.ends
                 else:
                     inputs = parameter[0].numel()
                     parameter.copy_(1.5 * torch.randn_like(parameter) / inputs**0.5)

@@ -284,15 +284,16 @@ class Transcription:
     def _tell(self, answer: _Answer, silence: float, tokens: list[int], begin: int, end: int) -> list[int]:
         """Send a segment from timestamp `begin` to `end`; return its tokens if it has text."""
         text = self._transcriber.text(tokens)
-        if begin == end or not text.strip():
-            return []
         total_s = self._recording.seconds
         start_s, end_s = (round(self._seek / FRAME_RATE + place * TIMESTAMP_S, 2) for place in (begin, end))
+        # Nothing is said after the recording, in the silence that completes its last window.
+        if begin == end or start_s >= total_s or not text.strip():
+            return []
         self._sink(
             Segment(
                 id=self._request.id,
                 number=self._segments,
-                start_s=min(start_s, total_s),
+                start_s=start_s,
                 end_s=min(end_s, total_s),
                 text=text,
                 tokens=tokens,

@@ -72,11 +72,14 @@ class TranscriptTokens:
         def encoded(text: str) -> list[int]:
             return tokenizer.encode(text, add_special=False, parse_special=False)
 
-        unsaid = {encoded(" -")[0], encoded(" '")[0]}
+        unsaid: set[int] = set()
         for symbol in (*_SYMBOLS, *_NOTES):
             for tokens in (encoded(symbol), encoded(f" {symbol}")):
                 if len(tokens) == 1 or symbol in _NOTES:
                     unsaid.add(tokens[0])
+        # Within words only; and a space is said, also where a vocabulary has it as a token of its own.
+        unsaid |= {tokens[0] for tokens in (encoded(" -"), encoded(" '")) if len(tokens) == 1}
+        unsaid -= set(encoded(" "))
         start, previous = named("startoftranscript"), named("startofprev")
         tasks = named("transcribe"), named("translate")
         no_speech = named("nospeech", "nocaptions")
