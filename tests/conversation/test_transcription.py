@@ -163,7 +163,7 @@ def test_the_language_is_the_likeliest_after_the_start(certain: ChatModel) -> No
 
 
 def test_text_that_looks_wrong_is_read_again_at_higher_temperatures(doubtful: ChatModel) -> None:
-    heard = recording(0.3)
+    heard = recording(1.2)
     events = transcribed(doubtful, heard, language="en")
     found = segments_in(events)
     assert {each.temperature for each in found} == {1.0}
@@ -213,7 +213,7 @@ def test_several_transcriptions_share_the_model_and_give_the_same_text(
 
 def test_a_cancelled_transcription_tells_nothing_more(certain: ChatModel) -> None:
     arrived: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    certain.submit(Transcribe(id=7, samples=recording(600.0).data, language="en"), arrived.put)
+    certain.submit(Transcribe(id=7, samples=recording(60.0).data, language="en"), arrived.put)
     assert isinstance(arrived.get(timeout=60), Heard)
     certain.cancel(7)
     transcribed(certain, recording(0.1))  # others go on
@@ -226,7 +226,7 @@ def test_closing_the_model_fails_transcriptions(tmp_path: Path) -> None:
     chat = chat_with(tmp_path, DOUBTFUL, parallel=1)
     arrived: queue.SimpleQueue[Event] = queue.SimpleQueue()
     for number in range(2):
-        chat.submit(Transcribe(id=number, samples=recording(600.0).data), arrived.put)
+        chat.submit(Transcribe(id=number, samples=recording(60.0).data), arrived.put)
     assert isinstance(arrived.get(timeout=60), Heard)
     chat.close()
     failed = set()
