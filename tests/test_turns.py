@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from puna import turns as module
 from puna.errors import RunnerError
-from puna.turns import ClientRotation, RenderQueue, Turn
+from puna.turns import ClientRotation, PartQueue, RenderQueue, Turn
 
 PATIENCE_S = 60
 
@@ -203,3 +203,98 @@ def test_a_stoppable_turn_is_stopped_and_then_cancelled() -> None:
     turns.cancel(1)
     assert cancelled.wait(PATIENCE_S)
     turns.close()
+
+
+class Parts:
+    """Work of `count` parts, each of which waits for the test."""
+
+    def __init__(self, world: PartWorld, name: str, count: int) -> None:
+        self._world, self._name, self._left = world, name, count
+        self._stopped = False
+
+    @property
+    def done(self) -> bool:
+        return not self._left
+
+    def advance(self) -> None:
+        self._world.began.put(self._name)
+        self._world.turns.acquire()
+        if self._stopped:
+            raise RuntimeError("stopped")
+        self._left -= 1
+
+    def finish(self) -> None:
+        self._world.ended.put((self._name, "finished"))
+
+    def fail(self, error: Exception) -> None:
+        self._world.ended.put((self._name, str(error)))
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._world.turns.release()
+
+
+class PartWorld:
+    """A queue of work in parts, and which parts have begun."""
+
+    def __init__(self, threads: int = 1) -> None:
+        self.began: SimpleQueue[str] = SimpleQueue()
+        self.ended: SimpleQueue[tuple[str, str]] = SimpleQueue()
+        self.cancelled: list[int] = []
+        self.turns = threading.Semaphore(0)
+        self.queue = PartQueue("parts", self.cancelled.append, threads=threads)
+
+    def add(self, number: int, name: str, count: int, *, client: str = "", batch: bool = False) -> None:
+        self.queue.add(number, Parts(self, name, count), client=client, batch=batch)
+
+    def next(self) -> str:
+        """Let the part at work end, and return whose part begins then."""
+        self.turns.release()
+        return self.began.get(timeout=PATIENCE_S)
+
+
+def test_parts_of_clients_take_turns_and_batch_work_waits() -> None:
+    world = PartWorld()
+    world.add(1, "first", 1)
+    assert world.began.get(timeout=PATIENCE_S) == "first"
+    world.add(2, "batch", 1, client="c", batch=True)
+    world.add(3, "a1", 2, client="a")
+    world.add(4, "a2", 1, client="a")
+    world.add(5, "b1", 2, client="b")
+    order = [world.next() for _ in range(6)]
+    assert Counter(order[:4]) == {"a1": 1, "b1": 2, "a2": 1} or Counter(order[:4]) == {"a1": 2, "b1": 2}
+    assert order[-1] == "batch"
+    world.turns.release()
+    ended = [world.ended.get(timeout=PATIENCE_S) for _ in range(5)]
+    assert {how for _, how in ended} == {"finished"}
+    world.queue.close()
+
+
+def test_several_threads_do_parts_at_the_same_time() -> None:
+    world = PartWorld(threads=2)
+    for number in range(3):
+        world.add(number, str(number), 1)
+    assert {world.began.get(timeout=PATIENCE_S) for _ in range(2)} == {"0", "1"}
+    assert world.next() == "2"
+    world.turns.release(2)
+    assert {world.ended.get(timeout=PATIENCE_S)[0] for _ in range(3)} == {"0", "1", "2"}
+    world.queue.close()
+
+
+def test_a_part_at_work_is_stopped_when_its_request_is_cancelled_or_the_queue_closes() -> None:
+    world = PartWorld()
+    world.add(1, "cancelled", 3)
+    world.began.get(timeout=PATIENCE_S)
+    world.add(2, "waits", 3)
+    world.add(3, "gone", 3)
+    world.queue.cancel(3)
+    world.queue.cancel(1)
+    assert world.began.get(timeout=PATIENCE_S) == "waits"
+    assert world.cancelled == [1]
+    world.queue.close()
+    assert world.ended.get(timeout=PATIENCE_S) == ("waits", "the model was unloaded")
+    assert world.ended.empty()
+    world.queue.cancel(9)
+    assert world.cancelled == [1, 9]
+    with pytest.raises(RunnerError, match="shutting down"):
+        world.add(4, "late", 1)

@@ -14,8 +14,10 @@ from puna.quantize import file_type_of
 from puna.quantize.mixture import mixture
 
 
-def types(folder: Path, kind: str, tensors: dict[str, tuple[int, ...]], **keys: Any) -> dict[str, str]:
-    writer = GGUFWriter(folder / "a.gguf", "llama")
+def types(
+    folder: Path, kind: str, tensors: dict[str, tuple[int, ...]], architecture: str = "llama", **keys: Any
+) -> dict[str, str]:
+    writer = GGUFWriter(folder / "a.gguf", architecture)
     for key, value in {"block_count": 16, "attention.head_count": 8, **keys}.items():
         writer.add(key.replace("__", "."), value)
     for name, shape in tensors.items():
@@ -114,3 +116,19 @@ def test_an_unknown_type_is_refused_with_a_list_of_the_known(text: str) -> None:
         RequestError, match=r"unsupported quantization type '.*' - supported types are F32, F16"
     ):
         file_type_of(text)
+
+
+def test_of_audio_towers_only_the_layers_of_models_that_transcribe_are_quantised(tmp_path: Path) -> None:
+    tensors = {
+        "a.blk.0.attn_v.weight": (4, 256), "a.blk.0.ffn_down.weight": (4, 256),
+        "a.conv1d.1.weight": (4, 8, 3), "a.position_embd.weight": (4, 256), "a.blk.0.ln1.weight": (256,),
+        "blk.0.cross_attn_q.weight": (4, 256),
+    }  # fmt: skip
+    chosen = types(tmp_path, "Q4_K_S", tensors, "whisper")
+    assert {name: kind for name, kind in chosen.items() if kind != "F16"} == {
+        "a.blk.0.attn_v.weight": "Q4_K",
+        "a.blk.0.ffn_down.weight": "Q4_K",
+        "blk.0.cross_attn_q.weight": "Q4_K",
+    }
+    other = types(tmp_path, "Q4_K_S", tensors)
+    assert other["a.blk.0.attn_v.weight"] == "F16"

@@ -1,6 +1,7 @@
 """The type of each tensor in a quantised file, by llama.cpp's rules, so that a Q4_K_M is what users expect.
 
-Some tensors are kept as they are (norms, routers, position embeddings, everything for images and audio).
+Some tensors are kept as they are (norms, routers, position embeddings, everything for images, and for audio
+unless the model transcribes, when that is most of it).
 Those most sensitive to errors, such as attention values and feed-forward down projections, get more bits in
 some layers. A tensor whose rows are not whole blocks of its type gets a type with smaller blocks.
 """
@@ -72,6 +73,8 @@ _KEPT: Final = (
 )  # fmt: skip
 _KEPT_NAMES: Final = ("position_embd.weight", "token_types.weight")
 _KEPT_BEGINNINGS: Final = ("v.", "a.", "mm.")
+#: The layers of an audio tower.
+_HEARING: Final = "a.blk."
 
 #: Roles by a part of a tensor's name; the first match counts.
 _ROLES: Final = {
@@ -94,8 +97,9 @@ def mixture(file: GGUFFile, file_type: FileType, *, has_importance: bool = False
     return {tensor.name: rules.type_of(tensor) for tensor in ordered}
 
 
-def is_kept(tensor: TensorInfo) -> bool:
-    """Whether a tensor is never quantised."""
+def is_kept(tensor: TensorInfo, transcribes: bool = False) -> bool:
+    """Whether a tensor of a model, which may be one that transcribes, is never quantised."""
+    heard = transcribes and tensor.name.startswith(_HEARING)
     sizes = tensor.shape
     while len(sizes) > 1 and sizes[0] == 1:
         sizes = sizes[1:]
@@ -103,7 +107,7 @@ def is_kept(tensor: TensorInfo) -> bool:
         len(sizes) < 2
         or not tensor.name.endswith("weight")
         or tensor.name in _KEPT_NAMES
-        or tensor.name.startswith(_KEPT_BEGINNINGS)
+        or (tensor.name.startswith(_KEPT_BEGINNINGS) and not heard)
         or any(part in tensor.name for part in _KEPT)
     )
 
@@ -124,12 +128,13 @@ class _Rules:
             and (file.architecture != "llama" or heads != kept)
         )
         self._tied = "output.weight" not in file.tensors
-        names = [_role(name) for name in file.tensors]
+        self._transcribes = ARCHITECTURES.get(file.architecture, UNKNOWN).transcribes
+        names = [_role(name) for name in file.tensors if not name.startswith(_HEARING)]
         self._values = sum(role in ("value", "qkv", "kv_b") for role in names)
         self._counted: dict[str, int] = {"value": 0, "down": 0}
 
     def type_of(self, tensor: TensorInfo) -> GGMLType:
-        if is_kept(tensor):
+        if is_kept(tensor, self._transcribes):
             return tensor.type
         wanted = MOSTLY[self._kind]
         if wanted.is_quantized:
@@ -145,6 +150,8 @@ class _Rules:
         if is_input:
             ternary = self._kind in (FileType.TQ1_0, FileType.TQ2_0)
             return GGMLType.Q4_K if ternary else mostly
+        if tensor.name.startswith(_HEARING):
+            return mostly
         match _role(tensor.name):
             case "value" | "qkv" | "kv_b":
                 chosen = self._value(mostly, self._counted["value"])
