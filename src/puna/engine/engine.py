@@ -83,12 +83,12 @@ class Engine:
         sizes = replace(sizes, batch_size=sizes.batch_size * loaded.ops.batch_scale)
         sizes = choose_sizes(loaded, sizes)
         self.images: Images | None = None
-        self._encoding: Encoding | None = None
+        self._windows: Encoding | None = None  # of recordings
         if loaded.vision is not None:
-            self._encoding = self.images = Images(loaded.vision, sizes.batch_size)
+            self.images = Images(loaded.vision, sizes.batch_size)
             sizes = replace(sizes, batch_size=max(sizes.batch_size, loaded.vision.largest_group))
         elif loaded.hearing is not None:
-            self._encoding = Encoding(loaded.hearing, sizes.batch_size)
+            self._windows = Encoding(loaded.hearing, sizes.batch_size)
         self.loaded = loaded
         self.context = sizes.context
         self.parallel = sizes.parallel
@@ -281,8 +281,8 @@ class Engine:
         self._executor.close()
         self.compiler.close()
         self._speculation.close()
-        if self._encoding is not None:
-            self._encoding.close()
+        if (encoding := self._encoding) is not None:
+            encoding.close()
         self.cache.close()
 
     def _refuse_if_closing(self) -> None:
@@ -336,7 +336,7 @@ class Engine:
         self._take_incoming()
         self._resume_held()
         slices = self.scheduler.schedule()
-        if self._encoding is not None and self._encode(self._encoding, slices):
+        if (encoding := self._encoding) is not None and self._encode(encoding, slices):
             slices = [each for each in slices if each.sequence.entry is not None]  # others may have failed
             if not slices:
                 return True
@@ -357,6 +357,10 @@ class Engine:
         finally:
             self.step_started = None
         return True
+
+    @property
+    def _encoding(self) -> Encoding | None:
+        return self._windows if self.images is None else self.images
 
     def _encode(self, images: Encoding, slices: list[BatchSlice]) -> bool:
         """Encode a part of the next image of a running sequence; return whether there is one."""
