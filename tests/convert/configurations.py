@@ -239,7 +239,7 @@ class Family:
     rotated: int = 16  # rotated dimensions of a head; 0: no rotary embeddings
     groups: Sequence[Group] = ()
     kinds: tuple[str, ...] = ()  # layer kinds with rotations of their own
-    by: str = "logits"  # the outputs compared: logits, states, answers
+    by: str = "logits"  # the outputs compared: logits, states, answers, texts of recordings
     whole: Mapping[str, Any] = field(default_factory=dict)  # settings beside `text_config`, if there is one
     model_type: str = ""  # of the text model, if it can be one of several
 
@@ -823,6 +823,21 @@ FAMILIES.update({
         for name in ("T5", "UMT5")
         for kind, by in (("ForConditionalGeneration", "answers"), ("EncoderModel", "states"))
     },
+    "WhisperForConditionalGeneration": Family(
+        {
+            "d_model": 64, "encoder_layers": 2, "decoder_layers": LAYERS, "encoder_attention_heads": 4,
+            "decoder_attention_heads": 4, "encoder_ffn_dim": 96, "decoder_ffn_dim": 80, "num_mel_bins": 8,
+            "max_source_positions": 20, "max_target_positions": 64, "begin_suppress_tokens": None,
+        },
+        {
+            "d_model": (), "vocab_size": (), "num_key_value_heads": (), "activation_function": _ACTIVATIONS,
+            "scale_embedding": _YES_NO, "encoder_attention_heads": (2, 8), "decoder_attention_heads": (1, 8),
+            "encoder_layers": (1, 3), "decoder_layers": (1,), "encoder_ffn_dim": (40,),
+            "decoder_ffn_dim": (200,), "num_mel_bins": (5, 16), "max_source_positions": (7,),
+            "max_target_positions": (), "num_hidden_layers": (),
+        },
+        rotated=0, by="recordings",
+    ),
 })  # fmt: skip
 #: Models that transformers lacks, or needs another library for; their own tests have references.
 ELSEWHERE: Final = frozenset({

@@ -16,10 +16,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
-from puna.batch import Batch
+from puna.batch import Batch, Image, ImagePart
 from puna.convert import convert
 from puna.convert.registry import convertible
 from puna.errors import ConversionError
@@ -83,6 +85,11 @@ def build(drawn: Drawn) -> Any:
     return model
 
 
+def heard(drawn: Drawn, frames: int, bands: int) -> NDArray[np.float32]:
+    """Return the features [frames, bands] of a recording."""
+    return np.random.default_rng(drawn.seed).normal(0, 1, (frames, bands)).astype(np.float32)
+
+
 def reference_results(drawn: Drawn, model: Any, tokens: list[int]) -> torch.Tensor:
     ids = torch.tensor([tokens])
     with torch.inference_mode():
@@ -93,6 +100,11 @@ def reference_results(drawn: Drawn, model: Any, tokens: list[int]) -> torch.Tens
             return torch.log_softmax(
                 model(input_ids=ids, decoder_input_ids=ids, use_cache=False).logits[0], dim=-1
             )
+        if by == "recordings":
+            config = model.config
+            features = torch.tensor(heard(drawn, 2 * config.max_source_positions, config.num_mel_bins).T)
+            logits = model(input_features=features[None], decoder_input_ids=ids, use_cache=False).logits
+            return torch.log_softmax(logits[0], dim=-1)
         body = model.get_encoder() if model.config.is_encoder_decoder else model.base_model
         return body(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state[0]
 
@@ -105,6 +117,10 @@ def our_results(drawn: Drawn, ours: LoadedModel, tokens: list[int]) -> torch.Ten
         if FAMILIES[drawn.architecture].by == "answers":
             (prompt,) = ours.model.inputs(tokens)
             batch.payloads = [(0, prompt.payload)]
+        if (tower := ours.hearing) is not None:
+            features = heard(drawn, tower.options.frames, tower.options.bands)
+            image = Image(1, features, tower.options.positions, forward.encoded(ours, features))
+            batch.payloads = [(0, ImagePart(image, 0, image.rows))]
         cache.start_forward(batch)
         if FAMILIES[drawn.architecture].by != "states":
             return torch.log_softmax(forward.logits_of(ours.model, batch, cache), dim=-1)

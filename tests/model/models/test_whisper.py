@@ -16,7 +16,7 @@ from puna.kvcache.cache import Cache
 from puna.model.load import LoadedModel, load_model
 from puna.ops import Backend
 from tests.model.models.parity import FLOATS, check_close, original, random_tokens
-from tests.tiny.forward import logits_of
+from tests.tiny.forward import encoded, logits_of
 from tests.tiny.whisper import TinyWhisper, tiny_whisper_gguf
 
 MODELS = {
@@ -43,17 +43,6 @@ def features_of(ours: LoadedModel, seed: int) -> np.ndarray:
     assert ours.hearing is not None
     o = ours.hearing.options
     return np.random.default_rng(seed).normal(0, 0.5, (o.frames, o.bands)).astype(np.float32)
-
-
-def encoded(ours: LoadedModel, features: np.ndarray, slice_rows: int = 512) -> np.ndarray:
-    """Return our encoder's states [positions, hidden]."""
-    assert ours.hearing is not None
-    slices = ours.hearing.encode(features, slice_rows)
-    try:
-        while True:
-            next(slices)
-    except StopIteration as end:
-        return np.array(ours.ops.numpy(end.value))
 
 
 def read(
