@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import weakref
 from collections.abc import Coroutine, Mapping, Sequence
@@ -18,7 +19,7 @@ from puna.chat.templates.messages import Think
 from puna.conversation.chat_model import ChatModel
 from puna.library.completion import Completion, by_sample, stacked
 from puna.library.options import RequestOptions
-from puna.library.recordings import Audio, Transcript, TranscriptStream, recording_of
+from puna.library.recordings import Audio, Transcript, TranscriptStream, recording_of, transcript_of
 from puna.library.requests import (
     Messages,
     Prompt,
@@ -410,6 +411,21 @@ class Model:
         request = self._requests.transcribe(recording, language, translate, prompt, temperature, seed)
         found = TranscriptStream(Events(self._chat, request), recording.seconds)
         return found if stream else found.transcript()
+
+    async def atranscribe(
+        self,
+        audio: Audio,
+        *,
+        language: str | None = None,
+        translate: bool = False,
+        prompt: str = "",
+        temperature: float = 0.0,
+        seed: int = 0,
+    ) -> Transcript:
+        """Call `transcribe` from asyncio. Cancelling the task stops the work."""
+        recording = await asyncio.to_thread(recording_of, audio)
+        request = self._requests.transcribe(recording, language, translate, prompt, temperature, seed)
+        return transcript_of([event async for event in AsyncEvents(self._chat, request)])
 
     def save_prompt(self, prompt: Prompt, path: str | Path) -> None:
         """Evaluate `prompt`, unless it is cached, and write its part of the cache to `path`.
