@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from puna import machine
+from puna.engine.room import EngineSizes, build_cache
 from puna.errors import ContextLengthError, InsufficientMemoryError, NotSupportedError
-from puna.model.load import LoadedModel
+from puna.model.load import LoadedModel, load_model
 from puna.protocol import Done
 from tests.engine.runs import Run
+from tests.tiny.whisper import TinyWhisper, tiny_whisper_gguf
 
 PROMPT = [(7 * i) % 200 for i in range(60)]
 
@@ -76,3 +79,9 @@ def test_cells_beyond_the_limit_are_not_used(tiny: LoadedModel) -> None:
     (counts,) = run.engine.cache.counts()
     assert counts.used <= counts.capacity == 32
     assert run.engine.evicted > 0
+
+
+def test_few_windows_of_recordings_are_remembered(tmp_path: Path) -> None:
+    hearing = load_model(tiny_whisper_gguf(tmp_path / "m.gguf", TinyWhisper(layers=1, decoder_layers=1)))
+    _, rows = build_cache(hearing, EngineSizes(context=64, parallel=3, capacity=192))
+    assert rows == 6
