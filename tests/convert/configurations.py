@@ -176,6 +176,10 @@ WITHOUT_EFFECT: Final = frozenset({
     "attn_pdrop", "emb_pdrop", "embedding_fraction", "init_device", "summary_type", "summary_use_proj",
     "summary_activation", "summary_proj_to_labels", "summary_first_dropout", "attention_softmax_in_fp32",
     "scale_attention_softmax_in_fp32",
+    "activation_dropout", "apply_spec_augment", "begin_suppress_tokens", "classifier_proj_size",
+    "decoder_layerdrop", "encoder_layerdrop", "init_std", "mask_feature_length", "mask_feature_min_masks",
+    "mask_feature_prob", "mask_time_length", "mask_time_min_masks", "mask_time_prob", "median_filter_width",
+    "suppress_tokens", "use_weighted_layer_sum",
 })  # fmt: skip
 #: Sizes that other fields must agree with; they keep the values of the base.
 FIXED: Final = frozenset({
