@@ -260,8 +260,9 @@ def _load(request: Load, channel: _Parent) -> ChatModel:
         speculate=request.speculate,
         growable=True,
     )
+    model = ChatModel(engine, facts, renderer)
     channel.send(_loaded(engine))
-    return ChatModel(engine, facts, renderer)
+    return model
 
 
 def _load_stage(request: Load, split: SplitLoad, channel: _Parent) -> StageProcess:
