@@ -231,6 +231,7 @@ def added_tokens(checkpoint: Checkpoint) -> dict[int, tuple[str, bool]]:
 
 
 _INDEX: Final = "model.safetensors.index.json"
+_WHOLE: Final = "model.safetensors"
 _WEIGHTS: Final = ("model*.safetensors", "consolidated*.safetensors", "*.safetensors")
 _LARGEST_TEXT: Final = 1 << 26  # bytes; a tokenizer.json has 10 to 30 million
 _MAX_MARKS: Final = 8_000_000  # commas and opening brackets; a tokenizer.json has up to two million
@@ -385,6 +386,8 @@ class Checkpoint:
                     raise ConversionError(f"{_INDEX}: {shown(name)} is not the name of a file in this folder")
                 if not (self.folder / name).is_file():
                     raise ConversionError(f"{name}, which {_INDEX} names, is missing; download it")
+        elif (self.folder / _WHOLE).is_file():
+            names = [_WHOLE]  # others may hold the same in another precision
         else:
             found = (sorted(self.folder.glob(pattern)) for pattern in _WEIGHTS)
             names = [path.name for path in next(filter(None, found), [])]

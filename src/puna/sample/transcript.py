@@ -82,7 +82,7 @@ class TranscriptTokens:
         unsaid -= set(encoded(" "))
         start, previous = named("startoftranscript"), named("startofprev")
         tasks = named("transcribe"), named("translate")
-        no_speech = named("nospeech", "nocaptions")
+        no_speech, no_timestamps = named("nospeech", "nocaptions"), named("notimestamps")
         unsaid |= {start, previous, *tasks, no_speech}
         if (other := tokenizer.id_of("<|startoflm|>")) is not None:
             unsaid.add(other)
@@ -94,8 +94,8 @@ class TranscriptTokens:
             transcribe=tasks[0],
             translate=tasks[1],
             no_speech=no_speech,
-            no_timestamps=named("notimestamps"),
-            begin_time=named("0.00"),
+            no_timestamps=no_timestamps,
+            begin_time=no_timestamps + 1,  # not all vocabularies spell timestamps
             languages={code: id for code, id in found.items() if id is not None},
             unsaid=tuple(sorted(unsaid)),
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +12,14 @@ import pytest
 import torch
 
 from puna.batch import Batch, Image, ImagePart
+from puna.convert import convert
 from puna.errors import ModelError
-from puna.gguf import GGMLType
+from puna.gguf import FileType, GGMLType
 from puna.kvcache.cache import Cache
 from puna.model.load import LoadedModel, load_model
 from puna.ops import Backend
+from puna.sample.transcript import TranscriptTokens
+from tests.convert.checkpoints import save_tokenizer
 from tests.model.models.parity import FLOATS, check_close, original, random_tokens
 from tests.tiny.forward import encoded, logits_of
 from tests.tiny.whisper import TinyWhisper, tiny_whisper_gguf
@@ -147,3 +152,28 @@ def test_invalid_metadata_is_named(tmp_path: Path, metadata: dict[str, Any], wor
     path = tiny_whisper_gguf(tmp_path / "bad.gguf", config, model=original(config), metadata=metadata)
     with pytest.raises(ModelError, match=words):
         load_model(path)
+
+
+def test_a_folder_as_it_was_first_published_is_converted(tmp_path: Path) -> None:
+    """Timestamps were no tokens of its vocabulary, and weights may be there in another precision, too."""
+    config = MODELS["small"]
+    folder = config.save(tmp_path / "whisper", original(config))
+    settings = json.loads((folder / "config.json").read_text())
+    settings |= {
+        "forced_decoder_ids": [[1, 290], [2, 293]], "begin_suppress_tokens": [220, 287], "max_length": 64,
+        "num_hidden_layers": 2, "suppress_tokens": [1, 2, 7], "torch_dtype": "float32",
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(settings))
+    (folder / "generation_config.json").unlink()
+    save_tokenizer(folder, markers=config.markers[: -config.positions - 1])
+    shutil.copy(folder / "model.safetensors", folder / "model.fp32-00001-of-00001.safetensors")
+    convert(folder, tmp_path / "m.gguf", FileType.F32)
+    ours = load_model(tmp_path / "m.gguf")
+    tokens = TranscriptTokens.of(ours.tokenizer)
+    assert (tokens.end, tokens.begin_time) == (config.id_of("endoftext"), config.id_of("0.00"))
+    assert ours.hearing is not None
+    assert not ours.hearing.options.multilingual  # by the size of its vocabulary
+    heard, answer = features_of(ours, 1), random_tokens(ours, 20, 2)
+    cache = ours.make_cache(sequences=1, context=48, types=FLOATS)
+    [found] = read(ours, cache, [(0, heard, answer)])
+    check_close(ours, found, expected(original(config), heard, answer))
