@@ -112,7 +112,7 @@ FAMILIES = {
     "starcoder2": "StarCoder 2",
     "t5": "T5, Flan-T5, mT5, MADLAD-400",
     "t5encoder": "encoders of T5, Sentence-T5, GTR",
-    "whisper": "Whisper, up to large v3 turbo; Distil-Whisper",
+    "whisper": "Whisper, Whisper large v3 turbo, Distil-Whisper; `.en` models",
     "xverse": "XVERSE",
 }
 
