@@ -28,6 +28,8 @@ from tests.model.models.parity import FLOATS, original
 from tests.tiny.llama import tiny_llama_gguf
 from tests.tiny.whisper import LANGUAGES, TinyWhisper, tiny_whisper_gguf
 
+pytestmark = pytest.mark.slow
+
 #: Answers of these end by themselves, and look certain.
 CERTAIN = TinyWhisper(sharp=30.0, context=200, ends=2.4, seed=4)
 #: Answers look wrong at every temperature.

@@ -14,8 +14,7 @@ from puna.audio.recording import SAMPLE_RATE, Recording
 from puna.errors import AudioError, RequestError
 from tests.tiny.whisper import TinyWhisper, tiny_whisper_gguf
 
-#: A window of the model, in seconds.
-WINDOW_S = 2
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

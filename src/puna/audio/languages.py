@@ -25,7 +25,7 @@ LANGUAGES: Final = {
     "jw": "javanese", "su": "sundanese", "yue": "cantonese",
 }  # fmt: skip
 
-#: Other names, and the code that Whisper uses for Javanese is not the standard's.
+#: Other names of languages, and the standard's code where Whisper uses another one.
 _OTHERS: Final = {
     "burmese": "my", "valencian": "ca", "flemish": "nl", "haitian": "ht", "letzeburgesch": "lb",
     "pushto": "ps", "panjabi": "pa", "moldavian": "ro", "moldovan": "ro", "sinhalese": "si",
