@@ -62,9 +62,12 @@ def start(main: Path, modules: Iterable[str]) -> tuple[subprocess.Popen[bytes], 
 
 def _folders(modules: Iterable[str]) -> list[str]:
     """Return the folders of the modules, as found in this process."""
-    found = [find_spec(name) for name in (*modules, "psutil")]
-    files = [__file__, *(spec.origin for spec in found if spec is not None and spec.origin is not None)]
-    return list(dict.fromkeys(str(Path(file).parent.parent) for file in files))
+    folders = [Path(__file__).parent.parent]
+    for spec in map(find_spec, (*modules, "psutil")):
+        if spec is not None and spec.origin is not None:
+            folder = Path(spec.origin).parent
+            folders.append(folder.parent if spec.submodule_search_locations else folder)
+    return list(dict.fromkeys(map(str, folders)))
 
 
 def packed(body: bytes) -> bytes:

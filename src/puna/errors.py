@@ -232,7 +232,7 @@ class PreparerError(PunaError):
 
 
 class ReaderError(PunaError):
-    """The process that reads PDF documents cannot be started, was ended, or broke its protocol."""
+    """The process that reads a PDF or audio file cannot be started, was ended, or broke its protocol."""
 
     status = 503
 

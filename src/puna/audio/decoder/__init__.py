@@ -1,0 +1,1 @@
+"""Process that decodes an audio file within limits."""
