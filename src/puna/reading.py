@@ -37,7 +37,7 @@ class _Message(msgspec.Struct, tag=True, frozen=True):
 
 
 class Task(_Message, frozen=True):
-    """What reading the file may take, and `options` in msgpack. The next frame is the file itself."""
+    """Limits of the reading, and `options` in msgpack. The next frame is the file itself."""
 
     seconds: float  # of processor time
     memory_bytes: int  # beyond what the process has with the file
@@ -143,9 +143,7 @@ class _Process:
         try:
             self._process, self._connection = confined.start(kind.main, ("msgspec", *kind.modules))
         except OSError as error:
-            raise ReaderError(
-                f"{self.name} cannot be started with {sys.executable!r}: {error}"
-            ) from error
+            raise ReaderError(f"{self.name} cannot be started with {sys.executable!r}: {error}") from error
 
     def kill(self) -> None:
         self._process.kill()
@@ -189,9 +187,7 @@ class _Process:
         if -status in OUT_OF_TIME:
             return self._beyond(f"{self._task.seconds:g} s of processor time")
         if self._is_ready and status < 0 and -status not in (signal.SIGKILL, signal.SIGTERM):
-            return self._kind.refusal(
-                f"crashes the process that reads it (signal {-status}): is it damaged?"
-            )
+            return self._kind.refusal(f"crashes the process that reads it (signal {-status}): is it damaged?")
         return ReaderError(f"{self.name} has ended (status {status}); the log says more")
 
     def _beyond(self, limit: str) -> RequestError:

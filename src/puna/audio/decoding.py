@@ -15,11 +15,11 @@ from soundfile import LibsndfileError, SoundFile
 from soxr import ResampleStream
 
 from puna.audio.limits import AudioLimits
-from puna.audio.recording import SAMPLE_RATE
+from puna.audio.recording import MAX_SECONDS, SAMPLE_RATE
 from puna.errors import AudioError
 
-#: Supported formats, by the names that libsndfile has for them. It reads twenty more, which are rarely sent and
-#: would expose more code to untrusted input.
+#: Supported formats, by libsndfile's names. It reads twenty more, which are rarely sent and would expose more
+#: code to untrusted input.
 _FORMATS: Final = frozenset({"WAV", "WAVEX", "RF64", "FLAC", "OGG", "MP3"})
 _SUPPORTED: Final = "send WAV, FLAC, OGG (Vorbis or Opus) or MP3"
 
@@ -69,13 +69,19 @@ def decode(data: bytes, limits: AudioLimits) -> Iterator[NDArray[np.float32]]:
         raise AudioError("is damaged and cannot be decoded: it has no valid header") from error
     with file:
         _check(file, limits)
+        count = 0
         try:
-            yield from _resampled(_mono(file, limits), file.samplerate)
+            for piece in _resampled(_mono(file, limits), file.samplerate):
+                count += len(piece)
+                if len(piece):
+                    yield piece
         except LibsndfileError as error:
             raise AudioError(f"is damaged and cannot be decoded: {error.error_string}") from error
+        if not count:
+            raise AudioError("has no samples")
 
 
-class _StraightFile(SoundFile):
+class _StraightFile(SoundFile):  # type: ignore[misc]  # its package has no types
     """A file read from its beginning to its end. Otherwise, a seek follows each read."""
 
     def seekable(self) -> bool:
@@ -103,18 +109,18 @@ def _check(file: SoundFile, limits: AudioLimits) -> None:
             "decoded"
         )
     if _has_length(file) and file.frames > 60 * limits.minutes * file.samplerate:
-        raise _too_long(f"{file.frames / file.samplerate / 60:,.0f} minutes", limits)
+        raise _too_long(limits)
 
 
 def _has_length(file: SoundFile) -> bool:
     """Whether the length is known; a stream has the largest number there is."""
-    return 0 <= file.frames < 2**62
+    return bool(0 <= file.frames < 2**62)
 
 
-def _too_long(length: str, limits: AudioLimits) -> AudioError:
+def _too_long(limits: AudioLimits) -> AudioError:
     return AudioError(
-        f"has {length}, and at most {limits.minutes} minutes are decoded: send it in parts "
-        "(PUNA_MAX_AUDIO_MINUTES)"
+        f"is longer than {limits.minutes} minutes: send it in parts (PUNA_MAX_AUDIO_MINUTES, at most "
+        f"{MAX_SECONDS // 60})"
     )
 
 
@@ -126,13 +132,11 @@ def _mono(file: SoundFile, limits: AudioLimits) -> Iterator[NDArray[np.float32]]
     while len(read := file.read(out=block)):
         count += len(read)
         if count > most:
-            raise _too_long("more than it announces", limits)
+            raise _too_long(limits)
         samples = read.mean(axis=1, dtype=np.float32)
         if not np.isfinite(samples).all():
             raise AudioError("has samples that are not numbers")
         yield samples
-    if not count:
-        raise AudioError("has no samples")
     missing = file.frames - count if _has_length(file) else 0
     if missing > _SHORTER_S * file.samplerate:
         raise AudioError(

@@ -17,12 +17,11 @@ from puna.reading import serve
 def main() -> None:
     """Decode the file that the owner sends."""
     sys.stderr = os.fdopen(os.dup(2), "w")  # for errors of ours
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # libraries print remarks about the file, which are for nobody
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # libraries' remarks about the file are for nobody
     serve(_decoded)
 
 
 def _decoded(data: bytes, options: bytes) -> Iterator[bytes]:
     """Yield the samples as those of `Recording.data`."""
     for piece in decode(data, msgspec.msgpack.decode(options, type=AudioLimits)):
-        if len(piece):
-            yield Recording.of(piece).data
+        yield Recording.of(piece).data
