@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -159,6 +160,51 @@ def run(
         mcp_allow=mcp_allow or (),
     )
     run_command(settings, prompt or [])
+
+
+@app.command(cls=PunaCommand)
+def transcribe(
+    files: Annotated[
+        list[str], typer.Argument(metavar="FILE...", help="Audio files: WAV, FLAC, OGG or MP3.")
+    ],
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Model name or path (default: the newest that transcribes).",
+            autocompletion=take.complete_model,
+        ),
+    ] = None,
+    language: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="Language that is spoken: en, german, ... (default: detect it)."),
+    ] = "",
+    translate: Annotated[
+        bool, typer.Option("--translate", help="Write English, whatever is spoken.")
+    ] = False,
+    prompt: Annotated[
+        str, typer.Option(metavar="TEXT", help="Text that could come before, for names and style.")
+    ] = "",
+    srt: Annotated[bool, typer.Option("--srt", help="Write subtitles (SubRip).")] = False,
+    vtt: Annotated[bool, typer.Option("--vtt", help="Write subtitles (WebVTT).")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Write JSON, with times and probabilities.")] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder to write to, a file for each (default: print)."),
+    ] = None,
+    force: take.Force = False,
+) -> None:
+    """Write down what is said in audio files."""
+    from puna.cli.transcribe import OutputFormat, TranscribeSettings
+    from puna.cli.transcribe import transcribe as transcribe_files
+
+    if srt + vtt + json > 1:
+        raise RequestError("only one of --srt, --vtt and --json can be specified")
+    chosen = {OutputFormat.SRT: srt, OutputFormat.VTT: vtt, OutputFormat.JSON: json}
+    format = next((each for each, wanted in chosen.items() if wanted), OutputFormat.TEXT)
+    transcribe_files(
+        files, TranscribeSettings(model, language, translate, prompt, format, output, force=force)
+    )
 
 
 @app.command(cls=PunaCommand)

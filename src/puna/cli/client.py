@@ -6,8 +6,9 @@ import json
 import re
 import socket
 import ssl
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -98,19 +99,29 @@ class Client:
 
     def stream(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Yield the objects of a stream as they arrive. Closing the iterator stops the server's work."""
+        yield from self._items(path, json=body)
+
+    def upload(self, path: str, fields: Mapping[str, str], file: Path) -> Iterator[dict[str, Any]]:
+        """Send a form with a file, and yield the events of the stream that answers it, as `stream` does."""
+        with file.open("rb") as opened:
+            yield from self._items(path, data=fields, files={"file": (file.name, opened)})
+
+    def _items(self, path: str, **body: Any) -> Iterator[dict[str, Any]]:
+        """Yield the objects of a stream of JSON lines or server-sent events."""
         with (
             self._request("in the middle of the answer"),
-            self._http.stream("POST", path, json=body) as response,
+            self._http.stream("POST", path, **body) as response,
         ):
             self._check(response)
             for line in response.iter_lines():
                 if self._interrupted:
                     return  # do not show lines that arrived before the interruption
-                if not line.strip():
+                line = line.removeprefix("data: ")
+                if not line.strip() or line.startswith(":"):  # a sign of life
                     continue
                 item = self._parse(line, response)
                 if "error" in item:
-                    raise ServerError(str(item["error"]), response.status_code)
+                    raise ServerError(_message(item["error"]), response.status_code)
                 yield item
 
     def model_names(self) -> list[str]:
@@ -146,8 +157,7 @@ class Client:
             return
         text = response.read().decode("utf-8", "replace").strip()
         try:
-            error = json.loads(text)["error"]
-            message = error if isinstance(error, str) else str(error["message"])
+            message = _message(json.loads(text)["error"])
         except (ValueError, KeyError, TypeError):
             if _is_page(response, text):
                 raise not_ours(self.host, response) from None
@@ -224,6 +234,11 @@ def not_ours(host: Host, response: httpx.Response) -> ConnectionFailedError:
         f"the server at {host.client_url} is neither Puna nor Ollama ({_status(response)}); "
         "set PUNA_HOST to the address of a Puna server, or to a free address to start one there"
     )
+
+
+def _message(error: Any) -> str:
+    """Return the text of an error, in Ollama's or in OpenAI's form."""
+    return error if isinstance(error, str) else str(error["message"])
 
 
 def _is_page(response: httpx.Response, text: str) -> bool:

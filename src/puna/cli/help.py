@@ -127,6 +127,18 @@ PAGES = {
         ),
         variables=(*_CLIENT, "PUNA_HOME", "PUNA_MCP_CONFIG", "PUNA_NOHISTORY", "PUNA_EDITOR", "NO_COLOR"),
     ),
+    "transcribe": Page(
+        examples=(
+            ("Print what is said", "puna transcribe talk.mp3"),
+            ("Subtitles beside several videos' sound", "puna transcribe --srt --output . one.ogg two.ogg"),
+            (
+                "With the folder of a published model",
+                "puna transcribe --model ./whisper-large-v3-turbo talk.wav",
+            ),
+            ("In English, whatever is spoken", "puna transcribe --translate interview.flac"),
+        ),
+        variables=_CLIENT,
+    ),
     "launch": Page(
         examples=(
             ("List the agents", "puna launch"),
@@ -400,7 +412,7 @@ PAGES = {
 
 #: The sections of the main help, with their commands in order.
 SECTIONS = {
-    "Chat": ("run", "launch"),
+    "Chat": ("run", "transcribe", "launch"),
     "Models": ("pull", "push", "list", "show", "create", "cp", "rm"),
     "Server": ("serve", "open", "ps", "stop", "key", "mcp", "cluster"),
     "Tools": (

@@ -15,14 +15,14 @@ from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from puna.cluster.cluster import Cluster
-from puna.errors import MethodError, PathNotFoundError, PunaError, UnavailableError
+from puna.errors import MethodError, PathNotFoundError, PunaError
 from puna.hosts import Host
 from puna.server.anthropic.batches import Batches
 from puna.server.anthropic.routes import routes as anthropic_routes
 from puna.server.cluster import routes as cluster_routes
 from puna.server.events import routes as event_routes
 from puna.server.fleet.fleet import Fleet
-from puna.server.http.bodies import BodyLimitMiddleware, route
+from puna.server.http.bodies import BodyLimitMiddleware
 from puna.server.http.connections import DisconnectMiddleware
 from puna.server.http.logs import RequestLogMiddleware
 from puna.server.http.origins import CORSMiddleware, HostCheckMiddleware
@@ -40,19 +40,6 @@ from puna.server.page.service import PageService
 from puna.server.page.static import routes as page_files
 from puna.server.settings import Settings
 from puna.store import Store
-
-_MISSING = {
-    "/v1/audio/transcriptions": "transcribing audio",
-}
-
-
-def _unavailable() -> list[Route]:
-    async def answer(request: Request) -> Response:
-        """Not available in this version."""
-        path = request.scope["path"]
-        raise UnavailableError(f"{_MISSING[path]} ({path}) is not available yet in this version")
-
-    return [route(path, answer, "POST") for path in _MISSING]
 
 
 def create_app(
@@ -81,7 +68,6 @@ def create_app(
         *apis,
         *page_routes(page),
         *cluster_routes(cluster, fleet, backend.streams),
-        *_unavailable(),
     ]
     app = Starlette(
         routes=routes,

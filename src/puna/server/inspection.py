@@ -64,10 +64,11 @@ def _operation_section(path: str, method: str, operation: Mapping[str, Any]) -> 
         )
         parts.append(f"<table><tr><th>parameter<th>in{rows}</table>")
     if body := operation.get("requestBody"):
-        parts.append("<p>Body: " + _type(body["content"]["application/json"]["schema"]) + "</p>")
-    content = operation["responses"]["200"].get("content", {})
+        (content,) = body["content"].values()
+        parts.append("<p>Body: " + _type(content["schema"]) + "</p>")
+    given = operation["responses"]["200"].get("content", {})
     replies = "; ".join(
-        f"<code>{escape(kind)}</code>: {_type(each['schema'])}" for kind, each in content.items()
+        f"<code>{escape(kind)}</code>: {_type(each['schema'])}" for kind, each in given.items()
     )
     parts.append(f"<p>Reply: {replies or 'empty'}</p>")
     error = operation["responses"]["default"]["content"]["application/json"]["example"]
@@ -94,6 +95,12 @@ def _type(schema: Mapping[str, Any]) -> str:
     if "$ref" in schema:
         name = escape(schema["$ref"].rpartition("/")[2])
         return f'<a href="#{name}">{name}</a>'
+    if "allOf" in schema:
+        return " and ".join(
+            f"a file <code>{escape(name)}</code>" if part == _FILE else _type(part)
+            for each in schema["allOf"]
+            for name, part in each.get("properties", {"": each}).items()
+        )
     if "anyOf" in schema:
         return " or ".join(_type(each) for each in schema["anyOf"])
     if "enum" in schema:
@@ -111,6 +118,7 @@ def _default(schema: Mapping[str, Any]) -> str:
 _REFS: Final = "#/components/schemas/"
 _WORDS: Final = {"type": "string"}
 _ANY_OBJECT: Final = {"type": "object"}
+_FILE: Final = {"type": "string", "format": "binary"}
 
 
 def document(routes: Iterable[BaseRoute]) -> dict[str, Any]:
@@ -187,7 +195,12 @@ def _operation(
         operation["security"] = [{}, {"key": []}]
     if route.takes is not None:
         schema = bodies[route.takes]
-        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+        kind = "application/json"
+        if route.file:
+            kind = "multipart/form-data"
+            file = {"type": "object", "properties": {route.file: _FILE}, "required": [route.file]}
+            schema = {"allOf": [schema, file]}
+        operation["requestBody"] = {"required": True, "content": {kind: {"schema": schema}}}
     return operation
 
 

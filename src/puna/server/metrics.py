@@ -14,7 +14,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from puna.errors import PunaError, RequestCancelledError, ServerBusyError
-from puna.protocol import BrokenPrefix, Chunk, Done, Embedded
+from puna.protocol import BrokenPrefix, Chunk, Done, Embedded, Transcribed
 from puna.server.http.logs import facts
 
 _FIRST_TOKEN_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250)
@@ -35,7 +35,9 @@ class Metrics:
         ProcessCollector(registry=self._registry)
         model = ["model"]
         self._requests = self._counter(
-            "requests", "Finished generations and embeddings, by outcome", ["model", "outcome"]
+            "requests",
+            "Finished generations, embeddings and transcriptions, by outcome",
+            ["model", "outcome"],
         )
         self._prompt = self._counter("prompt_tokens", "Tokens of finished prompts and embedded texts", model)
         self._cached = self._counter("cached_tokens", "Tokens of them that were taken from the cache", model)
@@ -44,6 +46,7 @@ class Metrics:
         )
         self._reported: dict[str, float] = {}  # when a broken prefix of a model was last logged
         self._generated = self._counter("generated_tokens", "Tokens generated", model)
+        self._transcribed = self._counter("transcribed_seconds", "Seconds of transcribed recordings", model)
         source = [*model, "source"]
         self._drafted = self._counter("drafted_tokens", "Tokens drafted in finished generations", source)
         self._accepted = self._counter("accepted_tokens", "Drafted tokens that were accepted", source)
@@ -129,8 +132,7 @@ class Observation:
         count = len(chunk.tokens)
         last_ns = self._last_ns.get(choice)
         if not self._last_ns:
-            self._facts.first_token_s = self._since_arrival_s(now_ns)
-            self._metrics._first.labels(self._model).observe(self._facts.first_token_s)
+            self._first_token(now_ns)
         if last_ns is not None:
             for _ in range(count):
                 self._next.observe((now_ns - last_ns) / 1e9 / count)
@@ -154,6 +156,23 @@ class Observation:
         self._unfinished = 0
         self._outcome = "embedded"
         self._read(sum(event.prompt_eval_count for event in events), sum(event.cached for event in events))
+
+    def heard(self) -> None:
+        """Note a segment of a transcription."""
+        if self._facts.first_token_s is None:
+            self._first_token(time.perf_counter_ns())
+
+    def transcribed(self, event: Transcribed) -> None:
+        """Note the end of a transcription."""
+        self._unfinished = 0
+        self._outcome = "transcribed"
+        self._read(event.prompt_eval_count, 0)
+        self._count(0, event.eval_count)
+        self._metrics._transcribed.labels(self._model).inc(event.total_s)
+
+    def _first_token(self, now_ns: int) -> None:
+        self._facts.first_token_s = self._since_arrival_s(now_ns)
+        self._metrics._first.labels(self._model).observe(self._facts.first_token_s)
 
     def _read(self, tokens: int, cached: int) -> None:
         self._metrics._prompt.labels(self._model).inc(tokens)

@@ -23,11 +23,15 @@ from puna.protocol import (
     Embedded,
     Evaluated,
     Generate,
+    Heard,
     Load,
     Loaded,
     Pong,
     Prompted,
     Scored,
+    Segment,
+    Transcribe,
+    Transcribed,
 )
 from puna.runner.client import LocalRunner, ModelProcess, ProgressCallback, Tally
 from puna.server.fleet.events import UnloadReason
@@ -102,6 +106,9 @@ class Runner(Protocol):
 
     async def embed(self, request: Embed) -> list[Embedded]:
         """Return the vectors of the inputs in order."""
+
+    def transcribe(self, request: Transcribe) -> AsyncGenerator[Heard | Segment | Transcribed, None]:
+        """Yield the events of a transcription, `Transcribed` last. Closing the generator stops it."""
 
     async def render(self, request: Generate) -> Prompted:
         """Return the rendered prompt of `request`."""

@@ -13,6 +13,7 @@ from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from puna import gojson
+from puna.audio.limits import audio_limits
 from puna.errors import BodyTooLargeError, PunaError, RequestError, shown
 from puna.gojson import JsonGauge
 from puna.options import MAX_ADAPTERS, Options
@@ -34,8 +35,15 @@ MAX_DOCUMENTS: Final = 4096
 #: Maximum files, and maximum licences, of a model to create.
 MAX_FILES: Final = 1024
 
+TRANSCRIPTIONS: Final = "/v1/audio/transcriptions"
+TRANSLATIONS: Final = "/v1/audio/translations"
+#: Paths whose bodies are forms with an audio file.
+RECORDINGS: Final = frozenset({TRANSCRIPTIONS, TRANSLATIONS})
+#: Bytes of such a form besides its file.
+_FORM_BYTES: Final = 2 << 20
+
 #: Paths whose bodies are files, not JSON that is read in this process.
-UPLOADS: Final = frozenset({"/api/puna/files", "/api/puna/import"})
+UPLOADS: Final = frozenset({"/api/puna/files", "/api/puna/import", *RECORDINGS})
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -55,7 +63,8 @@ Documents = Annotated[list[dict[str, Any]], Field(max_length=MAX_DOCUMENTS, fail
 class BodyLimitMiddleware:
     """Refuses bodies of more than `max_bytes` with 413, and JSON beyond the limits of `JsonGauge` with 400.
 
-    A body that is too long by its Content-Length is refused at once, other bodies once the limit is passed.
+    Forms with an audio file may be as long as such a file. A body that is too long by its Content-Length is
+    refused at once, other bodies once the limit is passed.
     """
 
     def __init__(self, app: ASGIApp, max_bytes: int) -> None:
@@ -67,14 +76,21 @@ class BodyLimitMiddleware:
             await self._app(scope, receive, send)
             return
         gauge = None if scope["path"] in UPLOADS else JsonGauge()
+        most, setting = self._max_bytes, "PUNA_MAX_BODY_MB"
+        if scope["path"] in RECORDINGS:
+            most, setting = audio_limits().file_bytes + _FORM_BYTES, "PUNA_MAX_AUDIO_MB"
         received = 0
+
+        def check(size: int) -> None:
+            if size > most:
+                raise BodyTooLargeError(f"the request body is larger than {most / 2**20:g} MB ({setting})")
 
         async def measured() -> Message:
             nonlocal received
             message = await receive()
             body = message.get("body", b"")
             received += len(body)
-            self._check(received)
+            check(received)
             try:
                 if gauge is not None:
                     gauge.feed(body)
@@ -83,16 +99,10 @@ class BodyLimitMiddleware:
             return message
 
         try:
-            self._check(_content_length(scope))
+            check(_content_length(scope))
             await self._app(scope, measured, send)
         except PunaError as error:
             await (await error_reply(Request(scope), error))(scope, receive, send)
-
-    def _check(self, size: int) -> None:
-        if size > self._max_bytes:
-            raise BodyTooLargeError(
-                f"the request body is larger than {self._max_bytes / 2**20:g} MB (PUNA_MAX_BODY_MB)"
-            )
 
 
 def _content_length(scope: Scope) -> int:
@@ -233,12 +243,14 @@ NOTHING: Final = ""
 class ApiRoute(Route):
     """A route with its description for `/openapi.json`; `description` is the docstring of its endpoint.
 
-    `takes` is the type of its body. `gives` is the type of its reply, if declared, and `events` the type of
-    the items of a stream, if that differs. `content_types` are those of its replies, and `query` the names of
-    its query parameters. A route with a `header` matches only requests that have it.
+    `takes` is the type of its body, a form if there is a `file`, the name of that field. `gives` is the type
+    of its reply, if declared, and `events` the type of the items of a stream, if that differs.
+    `content_types` are those of its replies, and `query` the names of its query parameters. A route with a
+    `header` matches only requests that have it.
     """
 
     takes: type[Body] | None = None
+    file: str = ""
     gives: Any = None
     events: Any = None
     content_types: tuple[str, ...] = (JSON,)

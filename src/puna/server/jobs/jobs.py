@@ -121,7 +121,7 @@ async def job(backend: Service, spec: GenerationSpec) -> Job | Preload | Unload:
     if spec.raw and (request.template or spec.system or request.context):
         raise RequestError("raw mode does not support template, system, or context")
     author = Author.of(model, request.template)
-    has = await _capabilities(author, request.template)
+    has = await capabilities(author, request.template)
     ignored = list(spec.ignored)
     values = next((one.values for one in spec.prompts if isinstance(one, Chat)), {})
     if values and not author.takes_values():
@@ -179,7 +179,8 @@ def switched_thinking(values: Mapping[str, Any]) -> bool | str | None:
     return effort if effort in THINK_LEVELS and switch is not False else switch
 
 
-async def _capabilities(author: Author, template: str) -> tuple[str, ...]:
+async def capabilities(author: Author, template: str = "") -> tuple[str, ...]:
+    """Return what the author's model can do. Errors of a `template` are those of the request that has it."""
     with template_errors(requested=bool(template)):
         if not author.is_parsed():
             await run_parser(lambda: author.capabilities)

@@ -40,6 +40,9 @@ _OF_HOST = 4
 _CREATIONS = 2
 #: PDF documents read at the same time, each in a process of its own.
 _DOCUMENTS = 2
+#: Audio files decoded at the same time, each in a process of its own: in all, and of one client.
+_DECODINGS = 2
+_DECODINGS_OF_CLIENT = 1
 #: Short operations on the store at the same time; they may wait for its lock or for a disk.
 _STORE_WORK = 8
 
@@ -145,6 +148,9 @@ class Service:
         self.transfers = WorkSlots(_TRANSFERS, of_client=_OF_CLIENT, of_kind=_OF_HOST, longest_queue=longest)
         self.creations = WorkSlots(
             _CREATIONS, of_client=_CREATIONS, of_kind=_CREATIONS, longest_queue=longest
+        )
+        self.decoding = WorkSlots(
+            _DECODINGS, of_client=_DECODINGS_OF_CLIENT, of_kind=_DECODINGS, longest_queue=longest
         )
         self._store_work = asyncio.Semaphore(_STORE_WORK)
         self.reading = asyncio.Semaphore(_DOCUMENTS)

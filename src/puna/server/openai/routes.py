@@ -22,7 +22,7 @@ from puna.server.jobs.jobs import Job, Preload, Unload, job
 from puna.server.jobs.own_fields import files
 from puna.server.jobs.running import Progress
 from puna.server.jobs.service import Finished, Service
-from puna.server.openai import embeddings
+from puna.server.openai import audio, embeddings
 from puna.server.openai.reply import (
     ChatCompletion,
     ChatCompletionChunk,
@@ -138,4 +138,9 @@ def _event(value: msgspec.Struct) -> bytes:
 
 
 def routes(backend: Service, background: BackgroundResponses) -> list[Route]:
-    return [*_completions(backend), *responses.routes(backend, background), *embeddings.routes(backend)]
+    return [
+        *_completions(backend),
+        *responses.routes(backend, background),
+        *embeddings.routes(backend),
+        *audio.routes(backend),
+    ]
