@@ -39,11 +39,15 @@ from puna.protocol import (
     Embed,
     Embedded,
     Generate,
+    Heard,
     Load,
     Loaded,
     Pong,
     Prompted,
+    Segment,
     StageCost,
+    Transcribe,
+    Transcribed,
 )
 from puna.runner.client import ModelProcess, ProgressCallback, RunnerClient, StageStatus, Tally
 
@@ -325,6 +329,21 @@ class Replicas:
 
     async def embed(self, request: Embed) -> list[Embedded]:
         return await self._ask(lambda client: client.embed(request))
+
+    async def transcribe(self, request: Transcribe) -> AsyncGenerator[Heard | Segment | Transcribed, None]:
+        """Yield the events of a transcription; once there was one, it ends with its replica."""
+        retries, begun = _Retries(), False
+        while True:
+            async with self._replica([], 0, None) as (replica, _):
+                try:
+                    async with contextlib.aclosing(replica.client.transcribe(request)) as events:
+                        async for event in events:
+                            begun = True
+                            yield event
+                    return
+                except RunnerError as error:
+                    if begun or replica.alive or self._closed or not retries.allow(error):
+                        raise
 
     async def render(self, request: Generate) -> Prompted:
         return await self._ask(lambda client: client.render(request))

@@ -136,7 +136,8 @@ def is_jinja(text: str) -> bool:
 class Abilities:
     """Abilities of a model, derived from its file and the text of its template, which is not run."""
 
-    #: A subset, in this order, of: embedding, rerank, completion, vision, audio, tools, insert, thinking.
+    #: A subset, in this order, of: embedding, rerank, transcription, completion,
+    #: vision, audio, tools, insert, thinking.
     capabilities: tuple[str, ...] = ()
     family: str = ""  # name of the family whose markup the answers have
     takes_documents: bool = False  # whether the template has a place for them
@@ -162,12 +163,14 @@ def abilities(
     found = {
         "embedding": facts is not None and facts.embeds and not facts.ranks,
         "rerank": facts is not None and facts.ranks,
-        "completion": facts is not None and not facts.embeds,
+        "transcription": facts is not None and facts.transcribes,
+        "completion": facts is not None and not facts.embeds and not facts.transcribes,
         "vision": sees or (facts is not None and facts.sees),
         "audio": facts is not None and facts.hears,
         **dict.fromkeys(extra, True),
         "tools": facts is not None
         and not facts.embeds
+        and not facts.transcribes
         and (
             ((form.takes_tools or "tools" in extra) and family.calls is not None)
             or (named is not None and named.calls)

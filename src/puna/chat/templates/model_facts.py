@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from puna.architectures import ARCHITECTURES, UNKNOWN
 from puna.chat.templates.defaults import TELLING_TOKENS
 from puna.chat.templates.messages import SpecialTokens
 from puna.errors import GGUFError
@@ -49,6 +50,7 @@ class ModelFacts:
     ranks: bool = False
     sees: bool = False
     hears: bool = False
+    transcribes: bool = False
     projector: str = ""  # the type of a file with nothing but a vision tower
 
 
@@ -66,6 +68,7 @@ def read_facts(file: GGUFFile) -> ModelFacts:
         ranks=is_reranker(file),
         sees=has_tower(file),
         hears=file.get("audio.block_count") is not None,
+        transcribes=ARCHITECTURES.get(file.architecture, UNKNOWN).transcribes,
         projector=projector_type(file) if file.architecture == PROJECTOR_ARCHITECTURE else "",
     )
 

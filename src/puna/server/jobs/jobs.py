@@ -43,11 +43,11 @@ def _check_images(images: Collection[Any], name: str, has: Collection[str]) -> N
 
 
 def _check_answers(name: str, has: Collection[str], endpoint: str) -> None:
-    """Raise RequestError for a model that embeds or ranks texts.
+    """Raise RequestError for a model that embeds or ranks texts, or transcribes.
 
     A damaged model has no capabilities; the error when loading it says why.
     """
-    if "embedding" in has or "rerank" in has:
+    if not {"embedding", "rerank", "transcription"}.isdisjoint(has):
         raise RequestError(f'"{name}" does not support {endpoint}')
 
 
