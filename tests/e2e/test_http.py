@@ -240,7 +240,7 @@ BAD = [
     ("/v1/messages", b'{"model": "tiny", "max_tokens": 1}', 400, "messages is required"),
     ("/v1/responses", b"", 400, "missing request body"),
     ("/v1/responses", b'{"model": "tiny"}', 400, "input must be a string or a list"),
-    ("/v1/audio/transcriptions", b"", 400, "not available yet"),
+    ("/v1/audio/transcriptions", b"", 400, "the request must be multipart/form-data"),
 ]
 
 

@@ -249,12 +249,6 @@ def test_request_with_keep_alive_zero_unloads_after_its_answer(server: Server) -
     wait_until(lambda: server.client.ps().models == [], "the unloading")
 
 
-def test_unavailable_endpoint_says_so(server: Server) -> None:
-    answer = server.http.post("/v1/audio/transcriptions", json={})
-    assert "not available yet in this version" in answer.text
-    assert answer.status_code == 400
-
-
 def test_overlong_prompt_is_truncated_with_notice_or_refused(server: Server) -> None:
     prompt = "hello " * 400
     body = {"model": "tiny", "prompt": prompt, "stream": False, "options": GREEDY}

@@ -119,8 +119,8 @@ def _has_length(file: SoundFile) -> bool:
 
 def _too_long(limits: AudioLimits) -> AudioError:
     return AudioError(
-        f"is longer than {limits.minutes} minutes: send it in parts (PUNA_MAX_AUDIO_MINUTES, at most "
-        f"{MAX_SECONDS // 60})"
+        f"is longer than {limits.minutes} minute{'s' * (limits.minutes != 1)}: send it in parts "
+        f"(PUNA_MAX_AUDIO_MINUTES, at most {MAX_SECONDS // 60})"
     )
 
 
@@ -128,12 +128,13 @@ def _mono(file: SoundFile, limits: AudioLimits) -> Iterator[NDArray[np.float32]]
     """Yield the averages of all channels, at the file's own rate."""
     most = 60 * limits.minutes * file.samplerate
     block = np.empty((_VALUES // file.channels, file.channels), np.float32)
+    weights = np.full(file.channels, 1 / file.channels, np.float32)
     count = 0
     while len(read := file.read(out=block)):
         count += len(read)
         if count > most:
             raise _too_long(limits)
-        samples = read.mean(axis=1, dtype=np.float32)
+        samples = read @ weights
         if not np.isfinite(samples).all():
             raise AudioError("has samples that are not numbers")
         yield samples

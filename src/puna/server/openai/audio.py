@@ -223,5 +223,6 @@ def _values(segment: Segment) -> tuple[Any, ...]:
     """Return the values of an `AudioSegment`."""
     return (
         segment.number, segment.seek, round(segment.start_s, 3), round(segment.end_s, 3), segment.text,
-        segment.tokens, segment.temperature, segment.avg_logprob, segment.compression_ratio, segment.no_speech_prob,
+        segment.tokens, segment.temperature, segment.avg_logprob, segment.compression_ratio,
+        segment.no_speech_prob,
     )  # fmt: skip
