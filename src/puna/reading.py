@@ -223,7 +223,7 @@ def _answer(
         raise
     except PunaError as error:
         return ReaderFailure(error.kind, str(error))
-    except MemoryError:
+    except (MemoryError, SystemError):  # the latter of C code that had no memory for its exception
         os._exit(_OUT_OF_MEMORY)
     except Exception as error:
         traceback.print_exc()
