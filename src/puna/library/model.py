@@ -398,7 +398,8 @@ class Model:
     ) -> Transcript | TranscriptStream:
         """Write down what is said in a recording, with times. For models that transcribe, as Whisper.
 
-        `audio` is an array of samples, floats from -1 to 1 or int16, of one channel and 16,000 a second.
+        `audio` is the path of a WAV, FLAC, OGG or MP3 file, its bytes, or an array of samples: floats from -1
+        to 1, or int16, of one channel and 16,000 a second.
         `language` is the code or English name of the language that is spoken, which is detected by default;
         `translate` writes English whatever is spoken. `prompt` is text that could precede the recording, for
         the spelling of names. With a `temperature` of 0, a part whose text looks wrong is read again at

@@ -4,36 +4,49 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from puna.audio.decoder.client import decode
 from puna.audio.recording import Recording
+from puna.config import path_of
 from puna.errors import AudioError, RequestError
 from puna.library.streams import Events
 from puna.protocol import Event, Heard, Segment, Transcribed
 
-#: A recording, or its samples.
-Audio = Recording | NDArray[Any]
+#: The path of an audio file, its bytes, a recording, or its samples.
+Audio = str | Path | bytes | Recording | NDArray[Any]
 
 
 def recording_of(audio: Any) -> Recording:
-    """Return a recording given as samples.
+    """Return a recording given as the path of a WAV, FLAC, OGG or MP3 file, as its bytes or as samples.
 
     Those are floats from -1 to 1, or int16, of one channel and 16,000 a second: [samples]. Raises
-    `AudioError`.
+    `AudioError`, also for a file that cannot be read or decoded, and `ReaderError`.
     """
     if isinstance(audio, Recording):
         return audio
+    if isinstance(audio, bytes | bytearray | memoryview):
+        return decode(bytes(audio), "the audio file")
+    if isinstance(audio, str | Path):
+        try:
+            data = path_of(str(audio)).read_bytes()
+        except OSError as error:
+            raise AudioError(f"the audio file {audio} cannot be read: {error}") from error
+        return decode(data, f"the audio file {audio}")
     if isinstance(audio, np.ndarray):
         if audio.dtype == np.int16:
             return Recording.of_data(audio.astype("<i2").tobytes())
         if np.issubdtype(audio.dtype, np.floating):
             return Recording.of(audio)
         raise AudioError(f"samples must be floats from -1 to 1, or int16, not {audio.dtype}")
-    raise AudioError(f"a recording must be an array of samples, not {type(audio).__name__}")
+    raise AudioError(
+        f"a recording must be a path, the bytes of a file or an array of samples, not {type(audio).__name__}"
+    )
 
 
 @dataclass(kw_only=True)
