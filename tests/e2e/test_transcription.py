@@ -97,7 +97,7 @@ def test_a_verbose_stream_has_segments_and_progress(client: openai.OpenAI, verbo
     events = [
         *client.audio.transcriptions.create(
             model="hearing", file=FILE, stream=True, response_format="verbose_json",
-            extra_body={"progress": "true"},
+            extra_body={"return_progress": "true"},
         )
     ]  # fmt: skip
     segments: Any = [event for event in events if event.type == "transcript.text.segment"]

@@ -153,7 +153,7 @@ def _transcribed(
     show: Callable[[str], None] | None,
 ) -> Transcript:
     """Return the transcription of one file, with progress; `show` gets the text of each segment."""
-    fields = {"model": model, "response_format": "verbose_json", "stream": "true", "progress": "true"}
+    fields = {"model": model, "response_format": "verbose_json", "stream": "true", "return_progress": "true"}
     fields |= {"prompt": settings.prompt} if settings.prompt else {}
     fields |= {"language": settings.language} if settings.language else {}
     found, began_s = Transcript(), 0.0

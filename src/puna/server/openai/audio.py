@@ -38,7 +38,7 @@ class AudioRequest(Form):
     temperature: float = 0.0
     seed: int = 0
     stream: bool = False
-    progress: bool = False  # Puna's own: events about it in a stream
+    return_progress: bool = False  # Puna's own: events of progress in a stream
     timestamp_granularities: list[str] = Field(default_factory=list)
     include: list[str] = Field(default_factory=list)
 
@@ -174,7 +174,7 @@ async def _answer(backend: Service, request: Request, *, translate: bool) -> ASG
     heard = _Heard("translate" if translate else "transcribe", body.response_format == "verbose_json")
     parts = transcribe(backend, order, wanted, file)
     if body.stream:
-        return backend.streams.events(_events(parts, heard, body.progress), openai_error_event)
+        return backend.streams.events(_events(parts, heard, body.return_progress), openai_error_event)
     return await _whole(parts, heard, body.response_format)
 
 
