@@ -1,6 +1,6 @@
 """Files of strangers, each read by a process of its own that dies of a file beyond its limits.
 
-The owner sends one file, and gets what was read in pieces. `Reader` is its side, `serve` the other one.
+The owner sends one file, and gets what was read in pieces. `FileReader` is its side, `serve` the other one.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Kind:
     advice: str
 
 
-class Reader:
+class FileReader:
     """A reading of one file, in a process that lasts as long as `pieces`."""
 
     def __init__(

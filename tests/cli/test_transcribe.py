@@ -51,6 +51,12 @@ def test_files_are_written_beside_each_other(shell: Shell, sounds: Path, tmp_pat
     assert shell.run(*words, "--force", cwd=sounds).returncode == 0
 
 
+def test_a_model_that_transcribes_is_not_run(shell: Shell, sounds: Path) -> None:
+    done = shell.run("run", "hearing", "hello")
+    assert done.returncode == 1
+    assert "Usage: puna transcribe --model hearing FILE" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [

@@ -58,7 +58,15 @@ def show_model(client: Client, model: str) -> dict[str, Any]:
 
 
 def apply_model(settings: RunSettings, shown: Mapping[str, Any]) -> None:
-    """Apply settings that depend on the model: models that can think do so unless told otherwise."""
+    """Apply settings that depend on the model: models that can think do so unless told otherwise.
+
+    Raises RequestError for a model that transcribes.
+    """
+    if "transcription" in (shown.get("capabilities") or ()):
+        raise RequestError(
+            f"model '{settings.model}' transcribes audio files. "
+            f"Usage: puna transcribe --model {settings.model} FILE"
+        )
     if settings.think is None and "thinking" in (shown.get("capabilities") or ()):
         settings.think = True
 

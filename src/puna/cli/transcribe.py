@@ -44,7 +44,7 @@ class Line:
 
 
 @dataclass
-class Transcript:
+class FileTranscript:
     """A transcription as it comes: the events of its segments, and its end."""
 
     segments: list[dict[str, Any]] = field(default_factory=list)
@@ -151,12 +151,12 @@ def _transcribed(
     path: Path,
     settings: TranscribeSettings,
     show: Callable[[str], None] | None,
-) -> Transcript:
+) -> FileTranscript:
     """Return the transcription of one file, with progress; `show` gets the text of each segment."""
     fields = {"model": model, "response_format": "verbose_json", "stream": "true", "return_progress": "true"}
     fields |= {"prompt": settings.prompt} if settings.prompt else {}
     fields |= {"language": settings.language} if settings.language else {}
-    found, began_s = Transcript(), 0.0
+    found, began_s = FileTranscript(), 0.0
     url = _TRANSLATIONS if settings.translate else _TRANSCRIPTIONS
     with terminal.StatusLine() as line:
         line.show(f"{path.name}: waiting for {model}")

@@ -72,6 +72,7 @@ NO_CHAT = {
         "nomic-bert-moe",
     ),
     "t5encoder",
+    "whisper",
 }
 #: Marks of chat models in architectures that also have models which only continue texts.
 TOLD = {

@@ -12,10 +12,10 @@ from starlette.requests import Request
 from starlette.types import Message
 
 from puna.errors import RequestError
-from puna.server.http.forms import Form, Upload, read_form
+from puna.server.http.forms import FormFields, FormFile, read_form
 
 
-class Fields(Form):
+class Fields(FormFields):
     name: str = "nobody"
     number: float = 0.0
     wanted: bool = False
@@ -25,7 +25,7 @@ class Fields(Form):
 FILE = ("sound.wav", b"RIFF\r\n\0")
 
 
-def read(body: bytes, content_type: str) -> tuple[Fields, Upload]:
+def read(body: bytes, content_type: str) -> tuple[Fields, FormFile]:
     async def receive() -> Message:
         return {"type": "http.request", "body": body, "more_body": False}
 
@@ -34,7 +34,7 @@ def read(body: bytes, content_type: str) -> tuple[Fields, Upload]:
     return asyncio.run(read_form(request, Fields, "file"))
 
 
-def sent(data: dict[str, Any], **files: Any) -> tuple[Fields, Upload]:
+def sent(data: dict[str, Any], **files: Any) -> tuple[Fields, FormFile]:
     """Return the form as it arrives from httpx."""
     request = httpx.Request("POST", "http://here/", data=data, files=files)
     return read(request.read(), request.headers["content-type"])
@@ -44,7 +44,7 @@ def test_fields_are_read_as_their_types() -> None:
     given = {"name": "Märchen", "number": "0.5", "wanted": "true", "several[]": ["a", "b"]}
     fields, upload = sent(given, file=FILE)
     assert (fields.name, fields.number, fields.wanted, fields.several) == ("Märchen", 0.5, True, ["a", "b"])
-    assert upload == Upload("sound.wav", b"RIFF\r\n\0")
+    assert upload == FormFile("sound.wav", b"RIFF\r\n\0")
 
 
 def test_missing_and_empty_fields_have_their_defaults() -> None:

@@ -8,7 +8,7 @@ from typing import Final
 from puna.audio.limits import AudioLimits, audio_limits
 from puna.audio.recording import Recording
 from puna.errors import AudioError
-from puna.reading import Kind, Reader
+from puna.reading import FileReader, Kind
 
 _AUDIO: Final = Kind(
     "audio files",
@@ -25,7 +25,7 @@ class Decoding:
     def __init__(self, data: bytes, name: str, limits: AudioLimits | None = None) -> None:
         limits = limits or audio_limits()
         self._name = name
-        self._reader = Reader(
+        self._reader = FileReader(
             _AUDIO, data, seconds=limits.seconds, memory_bytes=limits.memory_bytes, options=limits
         )
 

@@ -62,7 +62,7 @@ class Session:
     def open(self) -> None:
         """Load the model.
 
-        Raises ServerError, for example if it does not exist, and RequestError for an embedding model.
+        Raises ServerError, for example if it does not exist, and RequestError for a model that does not chat.
         """
         self.shown = show_model(self.client, self.settings.model)
         if embeds(self.shown):

@@ -21,17 +21,17 @@ _MAX_FIELD_BYTES: Final = 1 << 20
 _MULTIPART: Final = "multipart/form-data"
 
 
-class Form(Body):
+class FormFields(Body):
     """Base of the fields of forms, all of which arrive as texts. Names of lists may end with `[]`."""
 
     model_config = ConfigDict(strict=False)
 
 
-F = TypeVar("F", bound=Form)
+F = TypeVar("F", bound=FormFields)
 
 
 @dataclass(frozen=True)
-class Upload:
+class FormFile:
     """A file of a form; its name comes from the client."""
 
     name: str
@@ -44,7 +44,7 @@ class _InMemory(MultiPartParser):
     spool_max_size = 1 << 62
 
 
-async def read_form(request: Request, kind: type[F], file: str) -> tuple[F, Upload]:
+async def read_form(request: Request, kind: type[F], file: str) -> tuple[F, FormFile]:
     """Return the fields of a multipart form as `kind`, and its file, the field `file`.
 
     Raises RequestError saying what is wrong and where.
@@ -70,10 +70,10 @@ async def read_form(request: Request, kind: type[F], file: str) -> tuple[F, Uplo
         raise RequestError(f"field '{file}' is missing: it is a file with a name")
     data = await upload.read()
     await upload.close()
-    return body_of(_fields(form, kind), kind), Upload(upload.filename or "", data)
+    return body_of(_fields(form, kind), kind), FormFile(upload.filename or "", data)
 
 
-def _fields(form: FormData, kind: type[Form]) -> Mapping[str, Any]:
+def _fields(form: FormData, kind: type[FormFields]) -> Mapping[str, Any]:
     """Return the texts of a form, as lists where `kind` has lists; empty ones are left out."""
     texts = [(name.removesuffix("[]"), value) for name, value in form.multi_items() if isinstance(value, str)]
     lists = {name for name, field in kind.model_fields.items() if field.default_factory is list}

@@ -16,7 +16,7 @@ from puna.chat.templates.choose import check_capabilities
 from puna.errors import shown
 from puna.protocol import Heard, Segment, Transcribe, Transcribed
 from puna.server.http.connections import caller
-from puna.server.http.forms import Upload
+from puna.server.http.forms import FormFile
 from puna.server.jobs.jobs import capabilities
 from puna.server.jobs.service import LoadRequest, Service, warnings
 from puna.server.jobs.turns import run_in_thread
@@ -38,7 +38,7 @@ Part = Heard | Segment | Finished
 
 
 async def transcribe(
-    backend: Service, order: LoadRequest, request: Transcribe, file: Upload
+    backend: Service, order: LoadRequest, request: Transcribe, file: FormFile
 ) -> AsyncGenerator[Part, None]:
     """Yield the parts of a transcription of `file`, `Finished` last.
 
@@ -75,7 +75,7 @@ async def transcribe(
                 yield event
 
 
-async def _decoded(backend: Service, file: Upload) -> Recording:
+async def _decoded(backend: Service, file: FormFile) -> Recording:
     """Return the recording in `file` once it is the client's turn."""
     turn = backend.decoding.enter(caller().client)
     try:

@@ -20,7 +20,7 @@ from puna.audio.subtitles import srt, vtt
 from puna.errors import RequestError, UnavailableError, shown
 from puna.protocol import Heard, Segment, Transcribe
 from puna.server.http.bodies import TRANSCRIPTIONS, TRANSLATIONS, Name, route
-from puna.server.http.forms import Form, read_form
+from puna.server.http.forms import FormFields, read_form
 from puna.server.http.replies import SSE, TEXT, encode, json_reply, openai_error_event, text_reply
 from puna.server.jobs.service import Service
 from puna.server.jobs.transcription import Finished, Part, transcribe
@@ -28,7 +28,7 @@ from puna.server.jobs.transcription import Finished, Part, transcribe
 _FORMATS: Final = ("json", "verbose_json", "text", "srt", "vtt")
 
 
-class AudioRequest(Form):
+class AudioRequest(FormFields):
     """The fields of both routes. A `language` is a code as `en`, or an English name; empty: detected."""
 
     model: Name = ""
@@ -88,7 +88,7 @@ class AudioSegment(msgspec.Struct):
     no_speech_prob: float
 
 
-class Transcription(msgspec.Struct):
+class AudioTranscription(msgspec.Struct):
     """A transcription; the fields from `task` to `segments` are those of `verbose_json`."""
 
     text: str
@@ -116,7 +116,7 @@ class AudioProgress(msgspec.Struct, tag_field="type", tag="transcript.progress")
     total: float
 
 
-class TextDone(Transcription, tag_field="type", tag="transcript.text.done"):
+class TextDone(AudioTranscription, tag_field="type", tag="transcript.text.done"):
     """The end of a stream, with everything that the reply without a stream has except the segments."""
 
 
@@ -135,7 +135,7 @@ def routes(backend: Service) -> list[Route]:
     found = []
     for path, endpoint in ((TRANSCRIPTIONS, transcription), (TRANSLATIONS, translation)):
         made = route(
-            path, endpoint, "POST", takes=AudioRequest, gives=Transcription, events=TranscriptionEvent
+            path, endpoint, "POST", takes=AudioRequest, gives=AudioTranscription, events=TranscriptionEvent
         )
         made.file = "file"
         made.content_types = (*made.content_types, TEXT, SSE)
@@ -156,7 +156,7 @@ class _Heard:
         return "".join(segment.text for segment in self.segments).strip()
 
     def fields(self, finished: Finished) -> dict[str, Any]:
-        """Return the fields of `Transcription` besides its segments."""
+        """Return the fields of `AudioTranscription` besides its segments."""
         seconds = round(finished.end.total_s, 3)
         fields: dict[str, Any] = {"text": self.text, "usage": AudioUsage(seconds=seconds)}
         if self.verbose:
@@ -179,13 +179,13 @@ async def _answer(backend: Service, request: Request, *, translate: bool) -> ASG
 
 
 async def _whole(parts: AsyncGenerator[Part, None], heard: _Heard, format: str) -> Response:
-    reply = Transcription("", AudioUsage(seconds=0.0))
+    reply = AudioTranscription("", AudioUsage(seconds=0.0))
     async with contextlib.aclosing(parts):
         async for part in parts:
             if isinstance(part, Segment):
                 heard.segments.append(part)
             elif isinstance(part, Finished):
-                reply = Transcription(**heard.fields(part))
+                reply = AudioTranscription(**heard.fields(part))
     if format == "text":
         return text_reply(reply.text + "\n")
     if format == "srt":

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from puna.errors import DocumentError, UnavailableError
-from puna.reading import Kind, Reader
+from puna.reading import FileReader, Kind
 from puna.server.jobs.pdf.limits import MAX_BYTES, MEMORY_BYTES, SECONDS
 
 _PDFS: Final = Kind(
@@ -27,5 +27,5 @@ def read_pdf(data: bytes) -> str:
         )
     if len(data) > MAX_BYTES:
         raise DocumentError(f"is larger than {MAX_BYTES >> 20} MB: send it in parts")
-    reader = Reader(_PDFS, data, seconds=SECONDS, memory_bytes=MEMORY_BYTES)
+    reader = FileReader(_PDFS, data, seconds=SECONDS, memory_bytes=MEMORY_BYTES)
     return b"".join(reader.pieces()).decode()
