@@ -62,7 +62,7 @@ def test_a_decoding_can_be_stopped() -> None:
 
     def run() -> None:
         try:
-            decoding.recording()
+            decoding.samples()
         except ReaderError as error:
             errors.append(error)
 
@@ -81,7 +81,7 @@ def test_a_decoding_stopped_before_it_begins_ends_at_once() -> None:
     decoding = Decoding(flac_bomb(100), "it")
     decoding.stop()
     with pytest.raises(ReaderError):
-        decoding.recording()
+        decoding.samples()
 
 
 def test_a_decoded_file_has_the_length_that_was_recorded() -> None:

@@ -30,20 +30,20 @@ class Decoding:
         )
 
     def stop(self) -> None:
-        """End the decoding, from any thread; whoever waits for the recording gets a ReaderError."""
+        """End the decoding, from any thread; whoever waits for the samples gets a ReaderError."""
         self._reader.stop()
 
-    def recording(self) -> Recording:
-        """Return the recording in the file. Blocks.
+    def samples(self) -> bytes:
+        """Return the samples in the file, as those of `Recording.data`. Blocks.
 
         Raises AudioError, also beyond the limits, and ReaderError.
         """
         try:
-            return Recording.of_data(b"".join(self._reader.pieces()))
+            return b"".join(self._reader.pieces())
         except AudioError as error:
             raise AudioError(f"{self._name} {error}") from None
 
 
 def decode(data: bytes, name: str, limits: AudioLimits | None = None) -> Recording:
     """Return the recording in an audio file; see `Decoding`."""
-    return Decoding(data, name, limits).recording()
+    return Recording.of_data(Decoding(data, name, limits).samples())

@@ -136,22 +136,19 @@ class DisconnectMiddleware:
                 return
             parts.append(message.get("body", b""))
             more = message.get("more_body", False)
-        body: Message = {"type": "http.request", "body": b"".join(parts), "more_body": False}
+        body: list[Message] = [{"type": "http.request", "body": b"".join(parts), "more_body": False}]
+        parts.clear()
         await _run_while_connected(self._app, scope, body, receive, send)
 
 
 async def _run_while_connected(
-    app: ASGIApp, scope: Scope, body: Message, receive: Receive, send: Send
+    app: ASGIApp, scope: Scope, body: list[Message], receive: Receive, send: Send
 ) -> None:
+    """Run `app`, which gets the only item of `body`: large bodies are not kept longer than it needs them."""
     gone = asyncio.ensure_future(receive())  # after the body, only the disconnect can come
-    delivered = False
 
     async def receive_body() -> Message:
-        nonlocal delivered
-        if not delivered:
-            delivered = True
-            return body
-        return await asyncio.shield(gone)
+        return body.pop() if body else await asyncio.shield(gone)
 
     handler = asyncio.ensure_future(app(scope, receive_body, send))
     try:

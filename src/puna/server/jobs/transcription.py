@@ -10,7 +10,6 @@ from typing import Final
 import msgspec.structs
 
 from puna.audio.decoder.client import Decoding
-from puna.audio.recording import Recording
 from puna.chat.templates.author import Author
 from puna.chat.templates.choose import check_capabilities
 from puna.errors import shown
@@ -51,9 +50,9 @@ async def transcribe(
         backend.requests.running(order.model.name, order.arrived_ns) as running,
     ):
         with running.waiting():
-            recording = await _decoded(backend, file)
-        request = msgspec.structs.replace(request, samples=recording.data, client=order.client)
-        del recording
+            samples = await _decoded(backend, file)
+        request = msgspec.structs.replace(request, samples=samples, client=order.client)
+        del file, samples  # which may be large
         async with contextlib.AsyncExitStack() as held:
             with running.waiting():
                 runner = await held.enter_async_context(backend.runner(order))
@@ -75,15 +74,15 @@ async def transcribe(
                 yield event
 
 
-async def _decoded(backend: Service, file: FormFile) -> Recording:
-    """Return the recording in `file` once it is the client's turn."""
+async def _decoded(backend: Service, file: FormFile) -> bytes:
+    """Return the samples in `file`, decoded when it is the client's turn."""
     turn = backend.decoding.enter(caller().client)
     try:
         async for _ in turn.waiting():
             pass
         decoding = Decoding(file.data, f"the file {shown(file.name)}" if file.name else "the file")
         try:
-            return await run_in_thread(decoding.recording)
+            return await run_in_thread(decoding.samples)
         finally:
             decoding.stop()  # its client may have left
     finally:

@@ -173,6 +173,7 @@ async def _answer(backend: Service, request: Request, *, translate: bool) -> ASG
     order = backend.order(backend.find(body.model), {}, ignored=body.ignored)
     heard = _Heard("translate" if translate else "transcribe", body.response_format == "verbose_json")
     parts = transcribe(backend, order, wanted, file)
+    del file  # which may be large, and is not needed once it is decoded
     if body.stream:
         return backend.streams.events(_events(parts, heard, body.return_progress), openai_error_event)
     return await _whole(parts, heard, body.response_format)
