@@ -25,7 +25,7 @@ _NEEDS: Final = ("transcription",)
 
 
 @dataclass(frozen=True)
-class Finished:
+class TranscriptionEnd:
     """The end of a transcription."""
 
     end: Transcribed
@@ -33,13 +33,13 @@ class Finished:
 
 
 #: Items of a transcription.
-Part = Heard | Segment | Finished
+Part = Heard | Segment | TranscriptionEnd
 
 
 async def transcribe(
     backend: Service, order: LoadRequest, request: Transcribe, file: FormFile
 ) -> AsyncGenerator[Part, None]:
-    """Yield the parts of a transcription of `file`, `Finished` last.
+    """Yield the parts of a transcription of `file`, `TranscriptionEnd` last.
 
     Closing the generator ends the work. Raises AudioError for a file that cannot be decoded, and RequestError
     for a model that does not transcribe.
@@ -66,7 +66,7 @@ async def transcribe(
                     return
                 if isinstance(event, Transcribed):
                     observation.transcribed(event)
-                    yield Finished(event, warnings(order, runner))
+                    yield TranscriptionEnd(event, warnings(order, runner))
                     continue
                 if isinstance(event, Segment):
                     observation.heard()

@@ -23,7 +23,7 @@ from puna.server.http.bodies import TRANSCRIPTIONS, TRANSLATIONS, Name, route
 from puna.server.http.forms import FormFields, read_form
 from puna.server.http.replies import SSE, TEXT, encode, json_reply, openai_error_event, text_reply
 from puna.server.jobs.service import Service
-from puna.server.jobs.transcription import Finished, Part, transcribe
+from puna.server.jobs.transcription import Part, TranscriptionEnd, transcribe
 
 _FORMATS: Final = ("json", "verbose_json", "text", "srt", "vtt")
 
@@ -155,7 +155,7 @@ class _Heard:
     def text(self) -> str:
         return "".join(segment.text for segment in self.segments).strip()
 
-    def fields(self, finished: Finished) -> dict[str, Any]:
+    def fields(self, finished: TranscriptionEnd) -> dict[str, Any]:
         """Return the fields of `AudioTranscription` besides its segments."""
         seconds = round(finished.end.total_s, 3)
         fields: dict[str, Any] = {"text": self.text, "usage": AudioUsage(seconds=seconds)}
@@ -185,7 +185,7 @@ async def _whole(parts: AsyncGenerator[Part, None], heard: _Heard, format: str) 
         async for part in parts:
             if isinstance(part, Segment):
                 heard.segments.append(part)
-            elif isinstance(part, Finished):
+            elif isinstance(part, TranscriptionEnd):
                 reply = AudioTranscription(**heard.fields(part))
     if format == "text":
         return text_reply(reply.text + "\n")
@@ -212,7 +212,7 @@ async def _events(
                     yield _event(TextDelta(text))
                     if heard.verbose:
                         yield _event(TextSegment(*_values(part)))
-                case Finished():
+                case TranscriptionEnd():
                     yield _event(TextDone(**heard.fields(part)))
 
 
