@@ -75,7 +75,7 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 @dataclass(frozen=True)
-class Kind:
+class FileKind:
     """A kind of files: the program `main` that reads them, with `modules`, and the words of its errors.
 
     `refusal` is the error of a file beyond a limit. Its message begins with what the file does, so that the
@@ -93,7 +93,7 @@ class FileReader:
     """A reading of one file, in a process that lasts as long as `pieces`."""
 
     def __init__(
-        self, kind: Kind, data: bytes, *, seconds: float, memory_bytes: int, options: object = None
+        self, kind: FileKind, data: bytes, *, seconds: float, memory_bytes: int, options: object = None
     ) -> None:
         self._kind = kind
         self._data = data
@@ -134,7 +134,7 @@ class FileReader:
 class _Process:
     """A process that reads, and the connection to it."""
 
-    def __init__(self, kind: Kind, task: Task) -> None:
+    def __init__(self, kind: FileKind, task: Task) -> None:
         """Raises ReaderError."""
         self.name = f"the process that reads {kind.name}"
         self._kind = kind

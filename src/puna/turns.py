@@ -188,7 +188,7 @@ class RenderQueue:
             self._seconds.popitem(last=False)
 
 
-class InParts(Protocol):
+class WorkInParts(Protocol):
     """Work on a request that is done in parts, with other requests' parts between them."""
 
     @property
@@ -213,7 +213,7 @@ class _PartsOf:
     request_id: int
     client: str
     batch: bool
-    work: InParts
+    work: WorkInParts
     turn: Turn = (0, 0)
     cancelled: bool = False
 
@@ -240,7 +240,7 @@ class PartQueue:
         self._closed = False
         self._threads: list[threading.Thread] = []
 
-    def add(self, request_id: int, work: InParts, *, client: str = "", batch: bool = False) -> None:
+    def add(self, request_id: int, work: WorkInParts, *, client: str = "", batch: bool = False) -> None:
         """Do all parts of `work`, then let it `finish`; on an error let it `fail`.
 
         Neither is called for a cancelled request. With `batch`, it waits for all other work. Raises

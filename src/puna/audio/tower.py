@@ -88,7 +88,7 @@ class AudioOptions:
         )
 
 
-class Convolution(Linear):
+class FrameConvolution(Linear):
     """Convolution over time with weights [out, in, 3]: a linear of three frames, one after another."""
 
     @classmethod
@@ -106,8 +106,8 @@ class WhisperEncoder(Module):
     """Audio tower that reads one window at a time."""
 
     options: AudioOptions
-    first: Convolution = weight("a.conv1d.1", "hidden_size", "bands")
-    second: Convolution = weight("a.conv1d.2", "hidden_size", "hidden_size")
+    first: FrameConvolution = weight("a.conv1d.1", "hidden_size", "bands")
+    second: FrameConvolution = weight("a.conv1d.2", "hidden_size", "hidden_size")
     positions: Table = weight("a.position_embd", "positions", "hidden_size")
     layers: Sequence[ExactLayer] = blocks("a.blk")
     last_norm: LayerNorm = weight("a.post_ln", "hidden_size")

@@ -117,7 +117,7 @@ class Transcriber:
 
 
 class Transcription:
-    """A request that is being transcribed, window by window (`puna.turns.InParts`)."""
+    """A request that is being transcribed, window by window (`puna.turns.WorkInParts`)."""
 
     def __init__(
         self, transcriber: Transcriber, request: Transcribe, recording: Recording, language: str, sink: Sink

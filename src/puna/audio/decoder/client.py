@@ -8,9 +8,9 @@ from typing import Final
 from puna.audio.limits import AudioLimits, audio_limits
 from puna.audio.recording import Recording
 from puna.errors import AudioError
-from puna.reading import FileReader, Kind
+from puna.reading import FileKind, FileReader
 
-_AUDIO: Final = Kind(
+_AUDIO: Final = FileKind(
     "audio files",
     Path(__file__).with_name("__main__.py"),
     ("numpy", "soundfile", "_soundfile", "_soundfile_data", "_cffi_backend", "cffi", "soxr"),

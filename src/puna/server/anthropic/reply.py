@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from puna.server.jobs.answer import AnswerBuilder, Segment, SegmentDelta
+from puna.server.jobs.answer import AnswerBuilder, AnswerSegment, SegmentDelta
 from puna.server.jobs.running import LoadProgress, PromptProgress
 from puna.server.jobs.service import Finished
 
@@ -210,7 +210,7 @@ def _own_fields(end: Finished) -> tuple[list[str] | UnsetType, int | UnsetType]:
     return list(end.warnings) or UNSET, end.done.shifted or UNSET
 
 
-def _whole_block(segment: Segment) -> ContentBlock:
+def _whole_block(segment: AnswerSegment) -> ContentBlock:
     match segment.kind:
         case "thinking":
             return ThinkingBlock(segment.text, _SIGNATURE)
@@ -221,7 +221,7 @@ def _whole_block(segment: Segment) -> ContentBlock:
     return ToolUseBlock(segment.id, segment.name, arguments)
 
 
-def _empty_block(segment: Segment) -> ContentBlock:
+def _empty_block(segment: AnswerSegment) -> ContentBlock:
     match segment.kind:
         case "thinking":
             return ThinkingBlock("", "")
@@ -230,7 +230,7 @@ def _empty_block(segment: Segment) -> ContentBlock:
     return ToolUseBlock(segment.id, segment.name, {})
 
 
-def _added(segment: Segment, text: str) -> TextDelta | ThinkingDelta | InputJsonDelta:
+def _added(segment: AnswerSegment, text: str) -> TextDelta | ThinkingDelta | InputJsonDelta:
     match segment.kind:
         case "thinking":
             return ThinkingDelta(text)

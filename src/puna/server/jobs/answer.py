@@ -14,7 +14,7 @@ Kind = Literal["thinking", "text", "call"]
 
 
 @dataclass
-class Segment:
+class AnswerSegment:
     """A stretch of thinking or text, or one call, whose text is the JSON of its arguments."""
 
     number: int  # within the answer
@@ -49,7 +49,7 @@ class SegmentDelta:
     """The beginning of a segment, more of its `text`, or its end."""
 
     what: Literal["begin", "more", "end"]
-    segment: Segment
+    segment: AnswerSegment
     text: str = ""
     logprobs: Sequence[TokenLogprob] = ()
 
@@ -58,12 +58,12 @@ class AnswerBuilder:
     """Builder of one answer from the parts passed to `feed`; without `thinking`, thinking is left out."""
 
     def __init__(self, *, thinking: bool = True) -> None:
-        self.segments: list[Segment] = []
+        self.segments: list[AnswerSegment] = []
         self.logprobs: list[TokenLogprob] = []  # of all tokens, including those of thinking
         self.echo: Echo | None = None
         self._end: Finished | None = None
         self._thinking = thinking
-        self._open: Segment | None = None
+        self._open: AnswerSegment | None = None
         self._waiting: list[TokenLogprob] = []  # log-probabilities received before their text
 
     @property
@@ -82,7 +82,7 @@ class AnswerBuilder:
         return self._joined("text")
 
     @property
-    def calls(self) -> list[Segment]:
+    def calls(self) -> list[AnswerSegment]:
         """All calls of the answer."""
         return [segment for segment in self.segments if segment.kind == "call"]
 
@@ -119,7 +119,7 @@ class AnswerBuilder:
         segment = self._open
         if segment is None or segment.kind != kind or (call and call.index != segment.call_index):
             deltas += self._close()
-            segment = self._open = Segment(len(self.segments), kind)
+            segment = self._open = AnswerSegment(len(self.segments), kind)
             if call:
                 segment.id, segment.name, segment.call_index = call.id, call.name, call.index
             self.segments.append(segment)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from puna.protocol import Chunk, TokenLogprob
-from puna.server.jobs.answer import AnswerBuilder, Segment
+from puna.server.jobs.answer import AnswerBuilder, AnswerSegment
 from puna.server.jobs.running import LoadProgress, PromptProgress
 from puna.server.jobs.service import Finished
 
@@ -187,7 +187,7 @@ class ReplyWriter:
         }
 
 
-def _call(segment: Segment) -> tuple[list[ReplyCall], str]:
+def _call(segment: AnswerSegment) -> tuple[list[ReplyCall], str]:
     """Return a call in this API's form, or its text if its arguments are incomplete."""
     if (arguments := segment.arguments) is None:
         return [], segment.unfinished

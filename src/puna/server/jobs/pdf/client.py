@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Final
 
 from puna.errors import DocumentError, UnavailableError
-from puna.reading import FileReader, Kind
+from puna.reading import FileKind, FileReader
 from puna.server.jobs.pdf.limits import MAX_BYTES, MEMORY_BYTES, SECONDS
 
-_PDFS: Final = Kind(
+_PDFS: Final = FileKind(
     "PDFs", Path(__file__).with_name("__main__.py"), ("pypdf",), DocumentError, "send it in parts"
 )
 

@@ -13,7 +13,7 @@ from msgspec import UNSET, UnsetType
 from puna.errors import PunaError, RequestError, shown
 from puna.protocol import TokenLogprob
 from puna.server.http.replies import error_text
-from puna.server.jobs.answer import AnswerBuilder, Segment, SegmentDelta
+from puna.server.jobs.answer import AnswerBuilder, AnswerSegment, SegmentDelta
 from puna.server.jobs.running import LoadProgress, Progress, PromptProgress
 from puna.server.openai.reply import Echoed, LikelyToken
 from puna.server.openai.responses.wire import PREFIXES, ResponsesRequest
@@ -425,10 +425,10 @@ class ResponseWriter:
             user=body.user,
         )
 
-    def _item_id(self, segment: Segment) -> str:
+    def _item_id(self, segment: AnswerSegment) -> str:
         return f"{PREFIXES[_ITEMS[segment.kind]]}_{self._key}{segment.number:0{_NUMBER_DIGITS}x}"
 
-    def _item(self, segment: Segment, status: ItemStatus, *, empty: bool = False) -> OutputItem:
+    def _item(self, segment: AnswerSegment, status: ItemStatus, *, empty: bool = False) -> OutputItem:
         id, text = self._item_id(segment), "" if empty else segment.text
         match segment.kind:
             case "thinking":
@@ -438,7 +438,7 @@ class ResponseWriter:
                 return FunctionCallItem(id, status, segment.id, segment.name, text)
         return OutputMessage(id, status, "assistant", [] if empty else [self._text_part(segment)])
 
-    def _text_part(self, segment: Segment | None) -> OutputText:
+    def _text_part(self, segment: AnswerSegment | None) -> OutputText:
         text, logprobs = (segment.text, segment.logprobs) if segment else ("", [])
         return OutputText("output_text", text, [], self._logprobs(logprobs))
 
@@ -492,7 +492,7 @@ class ResponseWriter:
         self._events += 1
         return self._events - 1
 
-    def _place(self, segment: Segment) -> dict[str, Any]:
+    def _place(self, segment: AnswerSegment) -> dict[str, Any]:
         """Return the fields of an event that tell its item."""
         return {
             "sequence_number": self._next(),
@@ -500,7 +500,7 @@ class ResponseWriter:
             "output_index": segment.number,
         }
 
-    def _begun(self, segment: Segment) -> Iterator[ResponseEvent]:
+    def _begun(self, segment: AnswerSegment) -> Iterator[ResponseEvent]:
         item = self._item(segment, "in_progress", empty=True)
         yield ItemAdded(sequence_number=self._next(), output_index=segment.number, item=item)
         if segment.kind == "thinking":
@@ -519,7 +519,7 @@ class ResponseWriter:
         logprobs = self._logprobs(delta.logprobs)
         return OutputTextDelta(**place, content_index=0, delta=delta.text, logprobs=logprobs)
 
-    def _ended(self, segment: Segment) -> Iterator[ResponseEvent]:
+    def _ended(self, segment: AnswerSegment) -> Iterator[ResponseEvent]:
         text = segment.text
         match segment.kind:
             case "thinking":
