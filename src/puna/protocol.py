@@ -482,7 +482,7 @@ class Unpacker(Generic[T]):
         return frames
 
 
-class Connection(Protocol):
+class BlockingSocket(Protocol):
     """A blocking socket that one thread may receive from while another one sends."""
 
     def recv(self, size: int, /) -> bytes:
@@ -495,7 +495,7 @@ class Connection(Protocol):
 class Channel(Generic[T]):
     """A connection for messages. Any thread may send; only one receives."""
 
-    def __init__(self, sock: Connection, receives: type[T] | object) -> None:
+    def __init__(self, sock: BlockingSocket, receives: type[T] | object) -> None:
         self._sock = sock
         self._sending = threading.Lock()
         self._unpacker: Unpacker[T] = Unpacker(receives)

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from puna.errors import RunnerError
-from puna.protocol import Connection, StageAddress
+from puna.protocol import BlockingSocket, StageAddress
 from puna.runner.tls import SharedTLS, tls_contexts
 from puna.system.processes import notice_loss
 
@@ -137,7 +137,7 @@ def listen(address: str) -> socket.socket:
         raise RunnerError(f"cannot listen at {address}: {error}") from error
 
 
-def await_server(listener: socket.socket, owner: socket.socket) -> Connection:
+def await_server(listener: socket.socket, owner: socket.socket) -> BlockingSocket:
     """Return the connection of the server, which comes to `listener` and may be used by several threads.
 
     `owner` is a connection with the process that started this one. It brings the secret, and when it ends,

@@ -33,9 +33,9 @@ from puna.options import PUNA, AdapterFile, drafts_itself
 from puna.protocol import (
     IN_DOUBT,
     OUT_OF_MEMORY,
+    BlockingSocket,
     Cancel,
     Channel,
-    Connection,
     Detokenize,
     Embed,
     Failed,
@@ -136,7 +136,7 @@ _SWITCH_INTERVAL_S = 1e-4
 _SAVING_S = 4.0
 
 
-def serve(sock: Connection) -> None:
+def serve(sock: BlockingSocket) -> None:
     """Load a model on request, then answer requests until the parent hangs up."""
     channel = _Parent(sock, ToRunner)
     try:

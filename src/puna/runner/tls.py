@@ -43,7 +43,7 @@ def tls_contexts(environment: Mapping[str, str]) -> tuple[ssl.SSLContext, ssl.SS
 
 
 class SharedTLS:
-    """A connection that one thread receives from while others send; see `puna.protocol.Connection`.
+    """A connection that one thread receives from while others send; see `puna.protocol.BlockingSocket`.
 
     OpenSSL allows only one of them at a time, so none waits within it.
     """
