@@ -59,6 +59,8 @@ class RunnerHost:
         assert self._process is not None
         await self._process.ended(patience_s)
         await self._process.last_words()
+        if self._lifeline is not None:
+            self._lifeline.close()
         status = self._process.returncode
         return None if status == 0 else (status, self._process.last_lines)
 
