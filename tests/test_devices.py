@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from puna.devices import Gpu, devices
+from puna.system import has_linux
 
 
 def test_this_machine_has_a_processor_and_memory() -> None:
@@ -24,6 +25,7 @@ def write(root: Path, path: str, text: str) -> None:
     (root / path).write_text(text)
 
 
+@pytest.mark.skipif(not has_linux(), reason="only Linux lists processors and devices in files")
 def test_gpus_are_found_where_the_kernel_lists_them(tmp_path: Path) -> None:
     pci = "sys/bus/pci/devices"
     for bus, vendor, kind, device in (
