@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from puna.model.registry import supported
-from tests.fuzz.invented import invented
+from tests.fuzz.invented import OWN, invented
 from tests.gguf import gguf_bytes
 
 LONGEST = 2**31 - 1
@@ -50,13 +49,13 @@ for path in sys.argv[3:]:
 @pytest.fixture(scope="module")
 def modest(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Write a small model of every architecture with a small context."""
-    return [_written(tmp_path_factory.mktemp(name), name, None) for name in supported()]
+    return [_written(tmp_path_factory.mktemp(name), name, None) for name in OWN]
 
 
 @pytest.fixture(scope="module")
 def boundless(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Write a small model of every architecture that claims the longest context possible."""
-    return [_written(tmp_path_factory.mktemp(name), name, LONGEST) for name in supported()]
+    return [_written(tmp_path_factory.mktemp(name), name, LONGEST) for name in OWN]
 
 
 def _written(folder: Path, architecture: str, context: int | None) -> Path:
@@ -101,7 +100,7 @@ def test_no_model_takes_memory_in_proportion_to_its_context(
     boundless: list[Path], usual: dict[str, int], context: int
 ) -> None:
     ends = _ends(boundless, context)
-    assert set(ends) == set(supported())
+    assert set(ends) == set(OWN)
     wrong = {
         name: (said, taken)
         for name, (said, taken) in ends.items()
