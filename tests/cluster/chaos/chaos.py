@@ -46,7 +46,7 @@ _BETWEEN_FAULTS_S = 3.0
 _RESTART_EVERY = 10
 #: Number of latest measurements of the head that are judged together.
 _MEASURES = 3
-#: Descriptors that the head may have more: Ray's connections to nodes come and go.
+#: Descriptors that the head may have more: one was seen to come and stay, perhaps a connection of Ray's.
 _SPARE_DESCRIPTORS = 2
 
 
