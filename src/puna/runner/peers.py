@@ -75,12 +75,6 @@ class Entrance:
         port: int = self._listener.getsockname()[1]
         return port
 
-    def await_server(self) -> socket.socket:
-        """Return the connection of the server, and listen no more. Raises `RunnerError`."""
-        with self._listener:
-            sock, _ = self._accept(CONNECT_TIMEOUT_S)
-        return sock
-
     def await_peers(self, *, is_last: bool) -> tuple[socket.socket, socket.socket]:
         """Return the connections to receive from and to send to, and listen no more. Raises `RunnerError`.
 
@@ -89,7 +83,7 @@ class Entrance:
         source = sink = None
         with self._listener:
             while source is None or sink is None:
-                sock, hello = self._accept(JOIN_TIMEOUT_S)
+                sock, hello = self.accept(JOIN_TIMEOUT_S)
                 if hello.returns and not is_last:
                     sock.close()
                 elif hello.returns:
@@ -100,14 +94,14 @@ class Entrance:
                         sink = _onward(hello.onward, self._secret)
         return source, sink
 
-    def _accept(self, patience_s: float) -> tuple[socket.socket, Hello]:
+    def accept(self, patience_s: float) -> tuple[socket.socket, Hello]:
         """Return the next connection that knows the secret. Raises `RunnerError` if none comes in time."""
         self._listener.settimeout(patience_s)
         while True:
             try:
                 sock, where = self._listener.accept()
             except OSError as error:
-                raise RunnerError(f"nobody who may has connected: {error}") from error
+                raise RunnerError(f"nobody who knows the secret has connected: {error}") from error
             try:
                 sock.settimeout(_HELLO_TIMEOUT_S)
                 if self._contexts is not None:
@@ -143,12 +137,14 @@ def await_server(listener: socket.socket, owner: socket.socket) -> BlockingSocke
     `owner` is a connection with the process that started this one. It brings the secret, and when it ends,
     the server's connection does. Raises `RunnerError`.
     """
-    sock = Entrance(listener, _exactly(owner, SECRET_BYTES)).await_server()
+    with listener:
+        sock, _ = Entrance(listener, _exactly(owner, SECRET_BYTES)).accept(CONNECT_TIMEOUT_S)
     threading.Thread(target=_end_with, args=(owner, sock), name="puna-owner", daemon=True).start()
     return SharedTLS(sock) if isinstance(sock, ssl.SSLSocket) else sock
 
 
 def _end_with(owner: socket.socket, sock: socket.socket) -> None:
+    """Wait for the end of `owner`, and end the connection `sock` then."""
     with contextlib.suppress(OSError):
         while owner.recv(1):
             pass
