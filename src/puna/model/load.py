@@ -457,11 +457,18 @@ def _load(request: _Request, forecast: MemoryForecast, placed: Placed, pairs: Se
     return loaded
 
 
-def _load_text(file: GGUFFile, forecast: Forecast, source: _FileSource) -> TextModel:
+@contextlib.contextmanager
+def _naming(file: GGUFFile) -> Iterator[None]:
+    """Begin the model's errors in the block with the path of `file`."""
     try:
-        model = forecast.architecture.load(source, forecast.options)
+        yield
     except ModelError as error:
         raise type(error)(f"{file.path}: {error}") from None
+
+
+def _load_text(file: GGUFFile, forecast: Forecast, source: _FileSource) -> TextModel:
+    with _naming(file):
+        model = forecast.architecture.load(source, forecast.options)
     left = [name for name in source.left if forecast.reads(name) and not _HARMLESS.match(name)]
     _refuse_unknown(file, left)
     return model
@@ -495,24 +502,18 @@ def _load_vision(
     forecast: TowerForecast[VisionTower], source: _FileSource, tokenizer: Tokenizer
 ) -> VisionTower:
     """Load the tower from its own file, or from the vision tensors of the text model's file."""
-    file = forecast.file
-    try:
+    with _naming(forecast.file):
         tower = type(forecast.tower).load(source, forecast.tower.options)
         tower.use(tokenizer)
-    except ModelError as error:
-        raise type(error)(f"{file.path}: {error}") from None
-    _refuse_unknown(file, [name for name in source.left if is_of_images(name)])
+    _refuse_unknown(forecast.file, [name for name in source.left if is_of_images(name)])
     return tower
 
 
 def _load_hearing(forecast: TowerForecast[WhisperEncoder], source: _FileSource) -> WhisperEncoder:
     """Load the audio tower from the tensors of the text model's file."""
-    file = forecast.file
-    try:
+    with _naming(forecast.file):
         tower = WhisperEncoder.load(source, forecast.tower.options)
-    except ModelError as error:
-        raise type(error)(f"{file.path}: {error}") from None
-    _refuse_unknown(file, [name for name in source.left if is_of_sound(name)])
+    _refuse_unknown(forecast.file, [name for name in source.left if is_of_sound(name)])
     return tower
 
 
