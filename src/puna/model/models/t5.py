@@ -16,7 +16,7 @@ import numpy as np
 
 from puna.batch import Batch, BatchArrays, Input, SourceText
 from puna.gguf.metadata import block_count, invalid, scalar
-from puna.kvcache.cache import Cache, KVView, LayerCache, Shift
+from puna.kvcache.cache import Cache, Shift
 from puna.kvcache.whole_text import WholeTextCache
 from puna.model.base import TextModel
 from puna.model.layer_cache import Everything, SourceKeys
@@ -32,12 +32,11 @@ from puna.model.models.t5encoder import (
     share_bias,
 )
 from puna.model.options import TextOptions
-from puna.nn.attention import attend
+from puna.nn.encoder_decoder import EncoderDecoderAttention, EncoderDecoderLayer
 from puna.nn.feed_forward import FeedForward, ReluFeedForward
-from puna.nn.layers import Embedding, Linear, RMSNorm, Unused, linear_many
-from puna.nn.module import Module, blocks, part, weight
-from puna.nn.transformer_layer import PreNormLayer
-from puna.ops import Array, Rope
+from puna.nn.layers import Embedding, Linear, RMSNorm, Unused
+from puna.nn.module import blocks, part, weight
+from puna.ops import Array
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
@@ -57,45 +56,16 @@ class T5Options(TextOptions):
     start: int  # token that begins every answer
 
 
-class CrossAttention(Module):
-    options: DecoderLayerOptions
-    query: Linear = weight("cross_attn_q", "query_size", "hidden_size")
-    key: Linear = weight("cross_attn_k", "key_size", "hidden_size")
-    value: Linear = weight("cross_attn_v", "value_size", "hidden_size")
-    output: Linear = weight("cross_attn_o", "hidden_size", "mixed_size")
+class PromptAttention(EncoderDecoderAttention):
     # Present in the first layer of the reference, but unused.
     buckets: Unused | None = weight("cross_attn_rel_b", "buckets", "heads", optional=True)
 
-    def remember(self, states: Array, cache: LayerCache) -> None:
-        """Store keys and values of the batch's prompts from their concatenated states [tokens, hidden]."""
-        o, count = self.options, len(states)
-        key, value = linear_many(states, self.key, self.value)
-        cache.put(key.reshape(count, o.kv_heads, o.head_dim), value.reshape(count, o.kv_heads, o.value_dim))
 
-    def forward(self, hidden: Array, seen: KVView) -> Array:
-        o = self.options
-        query = self.query(hidden).reshape(len(hidden), o.heads, o.head_dim)
-        return self.output(attend(self.ops, query, seen, o.attention_scale))
-
-
-class DecoderLayer(PreNormLayer):
+class DecoderLayer(EncoderDecoderLayer):
     options: DecoderLayerOptions
     mixer: DistanceAttention = part()
-    cross_norm: RMSNorm = weight("cross_attn_norm", "hidden_size")
-    cross: CrossAttention = part()
+    cross: PromptAttention = part()
     feed_forward: FeedForward | ReluFeedForward = part(choose=feed_forward_kind)  # type: ignore[assignment]
-
-    def forward(
-        self, hidden: Array, batch: BatchArrays, cache: Cache, rope: Rope | None, rows: Array | None
-    ) -> Array:
-        mixed = self.mixer.forward(self.mixer_norm(hidden), batch, cache, rope, rows)
-        seen = cache.layer(self.options.cross_layer).view()
-        if rows is not None:
-            hidden, seen = hidden[rows], seen.of(rows)
-        hidden, normed = self.cross_norm.after_adding(mixed, hidden)
-        hidden, normed = self.feed_forward_norm.after_adding(self.cross.forward(normed, seen), hidden)
-        total: Array = hidden + self.feed_forward.forward(normed)
-        return total
 
 
 class T5(TextModel):

@@ -15,16 +15,16 @@ import numpy as np
 
 from puna.batch import BatchArrays
 from puna.gguf.metadata import check_positions, table_rows
-from puna.kvcache.cache import Cache, KVView, LayerCache
+from puna.kvcache.cache import Cache
 from puna.model.base import TextModel
 from puna.model.layer_cache import ImageKeys
 from puna.model.options import LayerOptions, TextDefaults, TextOptions
-from puna.nn.attention import SelfAttention, attend
+from puna.nn.encoder_decoder import EncoderDecoderLayer
 from puna.nn.feed_forward import PlainFeedForward
-from puna.nn.layers import Embedding, LayerNorm, Linear, linear_many
-from puna.nn.module import Module, blocks, part, weight
+from puna.nn.layers import Embedding, LayerNorm, Linear
+from puna.nn.module import blocks, part, weight
 from puna.nn.transformer_layer import PreLayerNormLayer
-from puna.ops import Array, Rope
+from puna.ops import Array
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
@@ -43,43 +43,10 @@ class WhisperOptions(TextOptions):
     positions: int  # number of position vectors: the longest text
 
 
-class CrossAttention(Module):
+class Layer(EncoderDecoderLayer, PreLayerNormLayer):
     options: WhisperLayerOptions
-    query: Linear = weight("cross_attn_q", "query_size", "hidden_size")
-    key: Linear = weight("cross_attn_k", "key_size", "hidden_size")
-    value: Linear = weight("cross_attn_v", "value_size", "hidden_size")
-    output: Linear = weight("cross_attn_o", "hidden_size", "mixed_size")
-
-    def remember(self, states: Array, cache: LayerCache) -> None:
-        """Store keys and values of the batch's windows from their concatenated states [entries, hidden]."""
-        shape = len(states), self.options.kv_heads, self.options.head_dim
-        key, value = linear_many(states, self.key, self.value)
-        cache.put(key.reshape(shape), value.reshape(shape))
-
-    def forward(self, hidden: Array, seen: KVView) -> Array:
-        o = self.options
-        query = self.query(hidden).reshape(len(hidden), o.heads, o.head_dim)
-        return self.output(attend(self.ops, query, seen, o.attention_scale))
-
-
-class Layer(PreLayerNormLayer):
-    options: WhisperLayerOptions
-    mixer: SelfAttention = part()
-    cross_norm: LayerNorm = weight("cross_attn_norm", "hidden_size")
-    cross: CrossAttention = part()
+    cross_norm: LayerNorm = weight("cross_attn_norm", "hidden_size")  # type: ignore[assignment]
     feed_forward: PlainFeedForward = part()  # type: ignore[assignment]
-
-    def forward(
-        self, hidden: Array, batch: BatchArrays, cache: Cache, rope: Rope | None, rows: Array | None
-    ) -> Array:
-        mixed = self.mixer.forward(self.mixer_norm(hidden), batch, cache, rope, rows)
-        seen = cache.layer(self.options.cross_layer).view()
-        if rows is not None:
-            hidden, seen = hidden[rows], seen.of(rows)
-        hidden, normed = self.cross_norm.after_adding(mixed, hidden)
-        hidden, normed = self.feed_forward_norm.after_adding(self.cross.forward(normed, seen), hidden)
-        total: Array = hidden + self.feed_forward.forward(normed)
-        return total
 
 
 class Whisper(TextModel):
