@@ -80,6 +80,30 @@ class _Waiting:
     give_up: Callable[[], None] = field(compare=False)
 
 
+class _Workers:
+    """Threads of a queue, which start when needed; all but `join` with the queue's lock held."""
+
+    def __init__(self, run: Callable[[], None], name: str, most: int) -> None:
+        """Start at most `most` threads, each of which calls `run` once."""
+        self._run = run
+        self._name = name
+        self._most = most
+        self._threads: list[threading.Thread] = []
+
+    def start_for(self, pieces: int) -> None:
+        """Start a thread if there are more `pieces` of work than threads."""
+        if len(self._threads) < min(pieces, self._most):
+            thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def join(self) -> None:
+        """Wait for the end of all threads but the caller's."""
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
+
+
 class RenderQueue:
     """A queue of work for a few threads, which start when needed; work expected to be quick goes first.
 
@@ -96,9 +120,7 @@ class RenderQueue:
         stop: Callable[[int], None] = lambda _: None,
     ) -> None:
         """Use `cancel` to stop a request after its turn, and `stop` during it, if possible."""
-        self._name = name
         self._cancel = cancel
-        self._max_threads = threads
         self._stop = stop
         self._changed = threading.Condition()
         self._waiting: list[_Waiting] = []
@@ -106,7 +128,7 @@ class RenderQueue:
         self._seconds: OrderedDict[bytes, float] = OrderedDict()  # moving average of each kind's turns
         self._at_work: dict[int, bool] = {}  # request ids, and whether they were cancelled
         self._closed = False
-        self._threads: list[threading.Thread] = []
+        self._workers = _Workers(self._run, name, threads)
 
     def add(
         self, request_id: int, kind: bytes, work: Callable[[], None], give_up: Callable[[], None]
@@ -122,11 +144,7 @@ class RenderQueue:
             expected_s = self._seconds.get(kind, _UNKNOWN_S)
             turn = _Waiting(expected_s, next(self._numbers), request_id, kind, work, give_up)
             heapq.heappush(self._waiting, turn)
-            busy = len(self._at_work) + len(self._waiting) > len(self._threads)
-            if busy and len(self._threads) < self._max_threads:
-                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                thread.start()
-                self._threads.append(thread)
+            self._workers.start_for(len(self._at_work) + len(self._waiting))
             self._changed.notify()
 
     def cancel(self, request_id: int) -> None:
@@ -155,9 +173,7 @@ class RenderQueue:
             turn.give_up()
         for request_id in at_work:
             self._stop(request_id)
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join()
+        self._workers.join()
 
     def _run(self) -> None:
         while True:
@@ -230,15 +246,13 @@ class PartQueue:
 
     def __init__(self, name: str, cancel: Callable[[int], None], *, threads: int = 1) -> None:
         """Use `cancel` to stop a request that is not in the queue any more."""
-        self._name = name
         self._cancel = cancel
-        self._max_threads = threads
         self._changed = threading.Condition()
         self._waiting: list[_PartsOf] = []  # the longest wait first
         self._turns = ClientRotation()
         self._at_work: dict[int, _PartsOf] = {}  # by request id
         self._closed = False
-        self._threads: list[threading.Thread] = []
+        self._workers = _Workers(self._run, name, threads)
 
     def add(self, request_id: int, work: WorkInParts, *, client: str = "", batch: bool = False) -> None:
         """Do all parts of `work`, then let it `finish`; on an error let it `fail`.
@@ -250,11 +264,7 @@ class PartQueue:
             if self._closed:
                 raise RunnerError("the engine is shutting down")
             self._enqueue(_PartsOf(request_id, client, batch, work))
-            busy = len(self._at_work) + len(self._waiting) > len(self._threads)
-            if busy and len(self._threads) < self._max_threads:
-                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                thread.start()
-                self._threads.append(thread)
+            self._workers.start_for(len(self._at_work) + len(self._waiting))
             self._changed.notify()
 
     def cancel(self, request_id: int) -> None:
@@ -282,9 +292,7 @@ class PartQueue:
             self._changed.notify_all()
         for one in waiting:
             one.work.fail(RunnerError("the model was unloaded"))
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join()
+        self._workers.join()
 
     def _enqueue(self, one: _PartsOf) -> None:
         one.turn = self._turns.take(one.client)
