@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +14,7 @@ from puna.audio.decoder.client import decode
 from puna.audio.recording import Recording
 from puna.config import path_of
 from puna.errors import AudioError, RequestError
-from puna.library.streams import Events
+from puna.library.streams import Events, EventStream
 from puna.protocol import Event, Heard, Segment, Transcribed
 
 #: The path of an audio file, its bytes, a recording, or its samples.
@@ -63,7 +62,7 @@ class Transcript:
         return self.text
 
 
-class TranscriptStream(Iterator[Segment]):
+class TranscriptStream(EventStream, Iterator[Segment]):
     """A transcript as it is made: an iterator over `Segment`s, and a context manager.
 
     `language` is known from the first segment on, and `done_s` seconds of `duration_s` are transcribed.
@@ -88,18 +87,6 @@ class TranscriptStream(Iterator[Segment]):
                 case Transcribed():
                     self._end = event
         raise StopIteration
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Stop the transcription and the iteration."""
-        self._events.close()
 
     def transcript(self) -> Transcript:
         """Wait for the end and return the whole transcript. Interrupting this stops the transcription."""

@@ -152,7 +152,25 @@ class _Answer:
         return f"<{type(self).__name__}: {stats.reason if stats else 'open'}, {self.text!r}>"
 
 
-class Stream(_Answer, Iterator[Chunk]):
+class EventStream:
+    """A stream of what is made of a request's events, and a context manager that closes it."""
+
+    _events: Events
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop the work and the iteration."""
+        self._events.close()
+
+
+class Stream(_Answer, EventStream, Iterator[Chunk]):
     """An answer as it is generated: an iterator over `Chunk`s of final text, and a context manager."""
 
     def __init__(self, events: Events) -> None:
@@ -166,21 +184,9 @@ class Stream(_Answer, Iterator[Chunk]):
                 return event
         raise StopIteration
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def finish_thinking(self) -> None:
         """End the thinking now, or at its beginning, so that the answer begins."""
         self._events.finish_thinking()
-
-    def close(self) -> None:
-        """Stop the generation and the iteration."""
-        self._events.close()
 
     def completion(self) -> Completion:
         """Wait for the end and return the whole answer. Interrupting this stops the generation."""
