@@ -92,8 +92,7 @@ class _Chaos:
         self._say = say
         self._faults = Faults(cluster, cuttable, report, say)
         self._rounds = 0
-        self._held: list[tuple[int, int]] = []  # descriptors and bytes of memory after each round
-        self._opened: list[list[str]] = []  # the descriptors themselves
+        self._held: list[tuple[list[str], int]] = []  # descriptors and bytes of memory after each round
 
     def reign(self, folder: Path, end_s: float) -> None:
         add_models(self._cluster.server, folder)
@@ -112,7 +111,6 @@ class _Chaos:
         restart = self._rounds % _RESTART_EVERY == 2
         if restart:
             self._held.clear()  # the new head grows anew
-            self._opened.clear()
         threads = [
             threading.Thread(
                 target=self._faults.make,
@@ -197,9 +195,8 @@ class _Chaos:
 
         wait_until(lambda: left() == [], "the end of all runners and their actors")
         head = psutil.Process(cluster.server.process.pid)
-        self._opened.append(_descriptors(head))
-        self._held.append((len(self._opened[-1]), head.memory_info().rss))
-        descriptors, memory = self._held[-1]
+        self._held.append((_descriptors(head), head.memory_info().rss))
+        descriptors, memory = self._counts[-1]
         self._say(
             f"after {self._rounds} rounds, {sum(self._report.counts.values())} requests: "
             f"{descriptors} descriptors, {memory / 2**20:.1f} MiB"
@@ -211,18 +208,24 @@ class _Chaos:
 
         Measurements vary, and what leaks stays, so the least of the last ones counts.
         """
-        first, later = self._held[1:2], self._held[2:][-_MEASURES:]
+        counts = self._counts
+        first, later = counts[1:2], counts[2:][-_MEASURES:]
         if len(later) < _MEASURES:
             return
         descriptors, memory = (min(each[place] for each in later) - first[0][place] for place in (0, 1))
         if descriptors > 0:
             self._say(f"{descriptors} more descriptors: {self._more_descriptors()}")
-        assert descriptors <= _SPARE_DESCRIPTORS, f"the head has {descriptors} more descriptors: {self._held}"
-        assert memory <= SERVER_GROWTH_BYTES, f"the head has grown by {memory} bytes: {self._held}"
+        assert descriptors <= _SPARE_DESCRIPTORS, f"the head has {descriptors} more descriptors: {counts}"
+        assert memory <= SERVER_GROWTH_BYTES, f"the head has grown by {memory} bytes: {counts}"
 
     def _more_descriptors(self) -> str:
         """Return the descriptors that the head has after the last round, and had not after the second."""
-        return ", ".join(sorted({*self._opened[-1]} - {*self._opened[1]}))
+        return ", ".join(sorted({*self._held[-1][0]} - {*self._held[1][0]}))
+
+    @property
+    def _counts(self) -> list[tuple[int, int]]:
+        """The number of descriptors and the bytes of memory after each round."""
+        return [(len(descriptors), memory) for descriptors, memory in self._held]
 
 
 def _descriptors(process: psutil.Process) -> list[str]:
