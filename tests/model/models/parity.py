@@ -13,7 +13,7 @@ from puna.batch import Batch
 from puna.engine.engine import Engine
 from puna.engine.room import EngineSizes
 from puna.gguf import open_gguf
-from puna.kvcache.cache import Cache
+from puna.kvcache.cache import Cache, Saving
 from puna.kvcache.types import KVTypes
 from puna.model.load import LoadedModel
 from puna.options import Options
@@ -144,3 +144,28 @@ def check_greedy(ours: LoadedModel, theirs: Any, *, count: int = 40) -> None:
         assert len(answer) == count
         expected = reference_log_probabilities(theirs, [*prompt, *answer])
         assert answer == expected[len(prompt) - 1 : -1].argmax(dim=-1).tolist()
+
+
+def check_restored(ours: LoadedModel, tokens: list[int], saved: int) -> None:
+    """Check that a text goes on to the same bits from its first `saved` tokens, saved in another cache."""
+    caches = [ours.make_cache(sequences=1, context=64) for _ in range(2)]
+    read(ours, caches[0], 0, tokens[:saved])
+    assert isinstance(caches[0], Saving)
+    assert isinstance(caches[1], Saving)
+    caches[1].plan_restore(0, caches[0].save(0))()
+    found, expected = (read(ours, cache, 0, tokens[saved:]) for cache in (caches[1], caches[0]))
+    assert torch.equal(found, expected)
+
+
+def check_shifted(ours: LoadedModel, theirs: Any) -> None:
+    """Check that keys shifted to new positions are those computed there.
+
+    The model must have one layer, so that the remaining keys do not depend on what was removed.
+    """
+    tokens = random_tokens(ours, 60, 3)
+    cache = ours.make_cache(sequences=1, context=64, types=FLOATS)
+    read(ours, cache, 0, tokens[:50])
+    cache.remove(0, 3, 28)
+    found = read(ours, cache, 0, tokens[50:])
+    expected = reference_log_probabilities(theirs, [*tokens[:3], *tokens[28:]])
+    assert (found - expected[-10:]).abs().max() < 1e-3

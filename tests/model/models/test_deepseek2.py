@@ -7,19 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from puna.errors import ModelError
-from puna.kvcache.cache import Saving
 from puna.kvcache.storage import KVShape
 from puna.model.load import LoadedModel, load_model
 from tests.model.models.parity import (
-    FLOATS,
     check_close,
+    check_restored,
+    check_shifted,
     original,
     our_log_probabilities,
     random_tokens,
-    read,
     reference_log_probabilities,
 )
 from tests.tiny.decoders import tiny_decoder_gguf
@@ -43,28 +41,13 @@ def test_only_a_latent_and_a_rotated_key_are_cached(tmp_path: Path, joined: bool
 
 def test_saved_latents_are_restored(tmp_path: Path) -> None:
     ours = loaded(tmp_path, DEEPSEEK_V3)
-    tokens = random_tokens(ours, 40, 5)
-    caches = [ours.make_cache(sequences=1, context=64) for _ in range(2)]
-    read(ours, caches[0], 0, tokens[:30])
-    assert isinstance(caches[0], Saving)
-    assert isinstance(caches[1], Saving)
-    caches[1].plan_restore(0, caches[0].save(0))()
-    found, expected = (read(ours, cache, 0, tokens[30:]) for cache in (caches[1], caches[0]))
-    assert torch.equal(found, expected)
+    check_restored(ours, random_tokens(ours, 40, 5), saved=30)
 
 
 def test_shifted_keys_equal_those_computed_at_the_new_positions(tmp_path: Path) -> None:
-    """The model has one layer, so the remaining keys do not depend on what was removed."""
     settings = {**DEEPSEEK_V3.settings, "num_hidden_layers": 1, "first_k_dense_replace": 1}
     tiny = dataclasses.replace(DEEPSEEK_V3, settings=settings)
-    ours = loaded(tmp_path, tiny)
-    tokens = random_tokens(ours, 60, 3)
-    cache = ours.make_cache(sequences=1, context=64, types=FLOATS)
-    read(ours, cache, 0, tokens[:50])
-    cache.remove(0, 3, 28)
-    found = read(ours, cache, 0, tokens[50:])
-    expected = reference_log_probabilities(original(tiny), [*tokens[:3], *tokens[28:]])
-    assert (found - expected[-10:]).abs().max() < 1e-3
+    check_shifted(loaded(tmp_path, tiny), original(tiny))
 
 
 @pytest.mark.parametrize(

@@ -10,18 +10,18 @@ import pytest
 import torch
 
 from puna.errors import ModelError
-from puna.kvcache.cache import Saving
 from puna.kvcache.storage import KVShape
 from puna.model.layer_cache import ChosenBy, Everything
 from puna.model.load import LoadedModel
 from puna.model.stages import places_to_cut
 from tests.model.models.parity import (
     FLOATS,
+    check_restored,
+    check_shifted,
     original,
     our_log_probabilities,
     random_tokens,
     read,
-    reference_log_probabilities,
 )
 from tests.model.models.test_deepseek2 import loaded
 from tests.tiny.latent import DEEPSEEK_V32, GLM_DSA, LATENT, ROPE, TinyLatent
@@ -52,29 +52,14 @@ def test_layers_that_use_anothers_choice_keep_no_keys_for_choosing(tmp_path: Pat
 @BOTH
 def test_saved_keys_are_restored(tmp_path: Path, tiny: TinyLatent) -> None:
     ours = loaded(tmp_path, tiny)
-    tokens = random_tokens(ours, 60, 5)
-    caches = [ours.make_cache(sequences=1, context=64) for _ in range(2)]
-    read(ours, caches[0], 0, tokens[:40])
-    assert isinstance(caches[0], Saving)
-    assert isinstance(caches[1], Saving)
-    caches[1].plan_restore(0, caches[0].save(0))()
-    found, expected = (read(ours, cache, 0, tokens[40:]) for cache in (caches[1], caches[0]))
-    assert torch.equal(found, expected)
+    check_restored(ours, random_tokens(ours, 60, 5), saved=40)
 
 
 @BOTH
 def test_shifted_keys_equal_those_computed_at_the_new_positions(tmp_path: Path, tiny: TinyLatent) -> None:
-    """The model has one layer, so the remaining keys do not depend on what was removed."""
     types = {"indexer_types": ["full"]} if tiny is GLM_DSA else {}
     tiny = with_settings(tiny, num_hidden_layers=1, first_k_dense_replace=1, **types)
-    ours = loaded(tmp_path, tiny)
-    tokens = random_tokens(ours, 60, 3)
-    cache = ours.make_cache(sequences=1, context=64, types=FLOATS)
-    read(ours, cache, 0, tokens[:50])
-    cache.remove(0, 3, 28)
-    found = read(ours, cache, 0, tokens[50:])
-    expected = reference_log_probabilities(original(tiny), [*tokens[:3], *tokens[28:]])
-    assert (found - expected[-10:]).abs().max() < 1e-3
+    check_shifted(loaded(tmp_path, tiny), original(tiny))
 
 
 @BOTH
