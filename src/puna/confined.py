@@ -17,17 +17,19 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 import msgspec
 
-from puna.system.memory import memory_limit
+from puna.system.memory import MEMORY_SIGNAL, memory_limit
 from puna.system.processes import be_expendable
 
 #: Maximum time for a process to start on a busy machine.
 START_PATIENCE_S: Final = 60.0
-#: Signals that end a process that has used up its processor time.
-OUT_OF_TIME: Final = (signal.SIGPROF, signal.SIGXCPU)
+_OUT_OF_MEMORY: Final = 12  # the exit status
+#: How a process ends that has exceeded its `bounds`: exit statuses, or the negative numbers of signals.
+OUT_OF_TIME: Final = (-signal.SIGPROF, -signal.SIGXCPU)
+OUT_OF_MEMORY: Final = (_OUT_OF_MEMORY, -MEMORY_SIGNAL)
 
 #: The variables passed to such a process, on which dates and its own start depend.
 _ENVIRONMENT: Final = ("TZ", "LANG", "LC_ALL", "LC_TIME", "LD_LIBRARY_PATH", "PUNA_PORTABLE")
@@ -114,10 +116,15 @@ def settle() -> None:
     be_expendable()
 
 
+def end_out_of_memory() -> NoReturn:
+    """End this process after a MemoryError, because its state can no longer be trusted."""
+    os._exit(_OUT_OF_MEMORY)
+
+
 @contextlib.contextmanager
 def bounds(seconds: float, most_bytes: int) -> Iterator[Callable[[], float]]:
     """Limit the block to `seconds` of processor time, ending the process, and to `most_bytes` of
-    memory (`limited_bytes`).
+    memory (`limited_bytes`), with MemoryError or ending the process.
 
     Yields a function that returns, after the block, how many of the `seconds` are left.
     """

@@ -19,13 +19,21 @@ from typing import Final
 import msgspec
 
 from puna import confined
-from puna.confined import OUT_OF_TIME, START_PATIENCE_S, bounds, encoded, frame, settle
+from puna.confined import (
+    OUT_OF_MEMORY,
+    OUT_OF_TIME,
+    START_PATIENCE_S,
+    bounds,
+    encoded,
+    end_out_of_memory,
+    frame,
+    settle,
+)
 from puna.errors import PunaError, ReaderError, RequestError
 from puna.system.memory import limited_bytes
 
 _CONNECTION: Final = 0  # the file descriptor of the process
 #: Exit status of a process whose file took too much memory.
-_OUT_OF_MEMORY: Final = 12
 #: How many times the processor's time reading may take by the clock, on a busy machine.
 _PATIENCE: Final = 4
 #: Longer replies cannot come from our own code.
@@ -182,9 +190,9 @@ class _Process:
             status = self._process.wait(START_PATIENCE_S)
         except subprocess.TimeoutExpired:
             return ReaderError(f"{self.name} closed its connection")
-        if self._is_ready and status == _OUT_OF_MEMORY:
+        if self._is_ready and status in OUT_OF_MEMORY:
             return self._beyond(f"{self._task.memory_bytes >> 20} MB of memory")
-        if -status in OUT_OF_TIME:
+        if status in OUT_OF_TIME:
             return self._beyond(f"{self._task.seconds:g} s of processor time")
         if self._is_ready and status < 0 and -status not in (signal.SIGKILL, signal.SIGTERM):
             return self._kind.refusal(f"crashes the process that reads it (signal {-status}): is it damaged?")
@@ -224,7 +232,7 @@ def _answer(
     except PunaError as error:
         return ReaderFailure(error.kind, str(error))
     except (MemoryError, SystemError):  # the latter of C code that had no memory for its exception
-        os._exit(_OUT_OF_MEMORY)
+        end_out_of_memory()
     except Exception as error:
         traceback.print_exc()
         reason = f"internal error in the process that reads the file: {type(error).__name__}: {error}"

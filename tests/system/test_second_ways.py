@@ -15,6 +15,7 @@ from puna import confined, system
 from puna.system import memory, pages, processes, processors
 from puna.system.locks import NamedLocks, is_locked
 from tests.ports import free_port
+from tests.waiting import PATIENCE_S
 
 NAME = "0123456789abcdef" * 4
 
@@ -67,15 +68,37 @@ def _is_locked(path: Path, name: str = NAME) -> bool:
         return False
 
 
-def test_memory_beyond_a_limit_raises_an_error(way: str) -> None:
-    taken = []
-    with pytest.raises(MemoryError), memory.memory_limit(memory.limited_bytes() + (64 << 20)):  # noqa: PT012
-        while len(taken) < 1024:
-            taken.append(b"x" * (1 << 20))
-    assert len(taken) < 1024
-    del taken
-    with memory.memory_limit(memory.limited_bytes() + (256 << 20)):
-        assert len(b"x" * (1 << 20)) == 1 << 20
+@pytest.mark.parametrize("taken", ["[b'x' * 1000 for _ in range(10**7)]", "b'x' * (10**10)"])
+def test_process_that_takes_too_much_memory_ends(way: str, taken: str) -> None:
+    program = f"""if True:
+        import os
+        from puna import confined
+        from puna.system.memory import limited_bytes
+        with confined.bounds(60, limited_bytes() + (256 << 20)):
+            b"x" * (1 << 20)
+        if os.fork():  # limits are a process's own
+            os._exit(os.waitstatus_to_exitcode(os.wait()[1]) % 256)
+        try:
+            with confined.bounds(60, limited_bytes() + (64 << 20)):
+                {taken}
+        except MemoryError:
+            confined.end_out_of_memory()
+    """
+    status = subprocess.run([sys.executable, "-c", program], timeout=PATIENCE_S).returncode
+    assert status in [end % 256 for end in confined.OUT_OF_MEMORY]
+
+
+def test_private_memory_beyond_its_limit_raises_an_error(way: str) -> None:
+    program = """if True:
+        from puna.system import memory
+        memory.limit_private_bytes(memory.private_bytes() + (64 << 20))
+        try:
+            taken = [b"x" * 1000 for _ in range(10**7)]
+        except MemoryError:
+            print("refused")
+    """
+    done = subprocess.run([sys.executable, "-c", program], timeout=PATIENCE_S, stdout=subprocess.PIPE)
+    assert done.stdout == b"refused\n"
 
 
 def test_end_of_bounds_leaves_no_limit(way: str) -> None:

@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+import os
 import re
 import resource
+import select
+import signal
+import socket
+import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from puna.system import has_linux, text_of
 
+if TYPE_CHECKING:
+    import psutil
+
 #: Half of the address space of a process on processors with 48-bit addresses.
 _ADDRESS_SPACE: Final = 1 << 46
-#: How often a process compares its memory with a limit that the system does not enforce.
+#: How often memory is compared with a limit that the system does not enforce.
 _LOOK_S: Final = 0.02
+#: The signal that ends a process within `memory_limit` where the system does not fail its allocations.
+MEMORY_SIGNAL: Final = signal.SIGUSR2
+_LIMIT: Final = struct.Struct("<Q")
+#: A process has fewer open files.
+_DESCRIPTORS: Final = 1 << 16
 
 
 def group_memory(root: Path = Path("/")) -> int | None:
@@ -94,10 +107,10 @@ def _pages(field: int) -> int:
 
 @contextlib.contextmanager
 def memory_limit(most: int) -> Iterator[None]:
-    """Limit `limited_bytes` to `most` in the block; exceeding it raises MemoryError.
+    """Limit `limited_bytes` to `most` in the block.
 
-    Linux fails the allocation. Elsewhere the error follows soon after it, at the program's next step: no
-    call into a library is interrupted.
+    On Linux an allocation beyond it fails with MemoryError. Elsewhere `MEMORY_SIGNAL` ends the process soon
+    after it, even within a call into a library.
     """
     if has_linux():
         before = resource.getrlimit(resource.RLIMIT_AS)
@@ -108,11 +121,14 @@ def memory_limit(most: int) -> Iterator[None]:
         finally:
             resource.setrlimit(resource.RLIMIT_AS, before)
         return
-    watch = _Watch(most)
+    global _guard
+    if _guard is None or not _guard.allow(most):
+        _guard = _Guard()
+        _guard.allow(most)
     try:
         yield
     finally:
-        watch.end()
+        _guard.allow(0)
 
 
 def limit_private_bytes(most: int) -> None:
@@ -126,6 +142,60 @@ def limit_private_bytes(most: int) -> None:
     if _watch is not None:
         _watch.end()
     _watch = _Watch(most)
+
+
+class _Guard:
+    """A process that ends the one that started it when that exceeds a limit.
+
+    A thread could not: it would wait for the interpreter's lock, which a call into a library may hold.
+    """
+
+    def __init__(self) -> None:
+        import psutil
+
+        guarded = psutil.Process()
+        self._guarded = guarded.pid
+        self._connection, theirs = socket.socketpair()
+        child = os.fork()
+        if not child:
+            try:
+                if not os.fork():  # a grandchild, for which nobody here has to wait
+                    _guard_process(guarded, theirs)
+            finally:
+                os._exit(0)
+        theirs.close()
+        with contextlib.suppress(ChildProcessError):  # someone waits for all children
+            os.waitpid(child, 0)
+
+    def allow(self, most: int) -> bool:
+        """Allow `most` bytes from now on, or any number (0); return whether the guard is there.
+
+        After this no signal is sent because of the limit before.
+        """
+        if self._guarded != os.getpid():  # this process is a fork
+            return False
+        with contextlib.suppress(OSError):
+            self._connection.sendall(_LIMIT.pack(most))
+            return bool(self._connection.recv(1))
+        return False
+
+
+def _guard_process(guarded: psutil.Process, connection: socket.socket) -> None:
+    """End process `guarded` once it exceeds the last limit received, until its end of `connection` closes."""
+    # Others must see the end of the guarded process by its connections.
+    os.closerange(0, connection.fileno())
+    os.closerange(connection.fileno() + 1, _DESCRIPTORS)
+    most = 0
+    while True:
+        if select.select([connection], [], [], _LOOK_S if most else None)[0]:
+            received = connection.recv(_LIMIT.size, socket.MSG_WAITALL)
+            if len(received) < _LIMIT.size:
+                return
+            (most,) = _LIMIT.unpack(received)
+            connection.sendall(b".")
+        elif guarded.memory_info().rss > most:
+            guarded.send_signal(MEMORY_SIGNAL)
+            return
 
 
 class _Watch:
@@ -160,4 +230,5 @@ def _raise_in(thread: int, error: type[BaseException]) -> None:
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
 
 
+_guard: _Guard | None = None
 _watch: _Watch | None = None

@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 
 from puna import confined
-from puna.confined import OUT_OF_TIME, START_PATIENCE_S, encoded, frame
+from puna.confined import OUT_OF_MEMORY, OUT_OF_TIME, START_PATIENCE_S, encoded, frame
 from puna.errors import FormatError, PunaError, RequestError, RunnerError
 from puna.grammar.compiler.protocol import (
     COMPILE_S,
@@ -300,9 +300,9 @@ class _Format:
                 return None
             case CompilerFailure(kind=kind, message=message):
                 return _failure(kind, message)
-            case Ended(status=status) if -status in OUT_OF_TIME:
+            case Ended(status=status) if status in OUT_OF_TIME:
                 return RequestError(_exceeded(f"{COMPILE_S:g} s of processor time"))
-            case Ended(status=status) if -status in (signal.SIGABRT, signal.SIGKILL):
+            case Ended(status=status) if status in (*OUT_OF_MEMORY, -signal.SIGABRT, -signal.SIGKILL):
                 return RequestError(_exceeded(f"{MEMORY_BYTES >> 20} MB of memory"))
             case Ended(status=status):
                 return RequestError(
@@ -490,9 +490,9 @@ class RemoteConstraint:
 
 def _stopped(status: int) -> PunaError:
     """Return the error of an answer whose process has ended with `status`."""
-    if -status in OUT_OF_TIME:
+    if status in OUT_OF_TIME:
         limit = f"{FOLLOW_S:g} s of processor time"
-    elif -status in (signal.SIGABRT, signal.SIGKILL):
+    elif status in (*OUT_OF_MEMORY, -signal.SIGABRT, -signal.SIGKILL):
         limit = f"{MEMORY_BYTES >> 20} MB of memory"
     else:
         return FormatError(f"the answer's format ended the process that follows it (status {status})")

@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from puna.confined import LENGTH, bounds, encoded, exactly, settle
+from puna.confined import LENGTH, bounds, encoded, end_out_of_memory, exactly, settle
 from puna.errors import PunaError, RequestError, RunnerError
 from puna.gguf import open_gguf
 from puna.grammar.compiled import Grammars
@@ -139,7 +139,7 @@ class _Process:
         except PunaError as error:
             failed = CompilerFailure(error.kind, str(error))
         except MemoryError:
-            os.abort()
+            end_out_of_memory()
         except RecursionError:
             failed = CompilerFailure(RequestError.__name__, "format: it is nested too deeply")
         except ConnectionError:

@@ -16,12 +16,11 @@ from typing import Final
 import msgspec
 
 from puna import confined
-from puna.confined import OUT_OF_TIME, START_PATIENCE_S, encoded, frame
+from puna.confined import OUT_OF_MEMORY, OUT_OF_TIME, START_PATIENCE_S, encoded, frame
 from puna.errors import ImageError, PreparerError, PunaError
 from puna.vision.limits import ImageLimits
 from puna.vision.preparer.protocol import (
     MAX_REPLY_BYTES,
-    OUT_OF_MEMORY,
     FromPreparer,
     Prepare,
     PreparedImage,
@@ -110,12 +109,12 @@ class _TooMuchError(Exception):
         self.status = status
 
     def of(self, name: str, limits: ImageLimits) -> ImageError:
-        if self.status == OUT_OF_MEMORY:
+        if self.status in OUT_OF_MEMORY:
             return ImageError(
                 f"{name} takes more than {limits.memory_bytes >> 20} MB of memory to decode, the limit for "
                 "one image; send it smaller"
             )
-        if -self.status in OUT_OF_TIME:
+        if self.status in OUT_OF_TIME:
             return ImageError(
                 f"{name} takes more than {limits.seconds:g} s of processor time to decode, the limit for one "
                 f"image ({limits.seconds_together:g} s for those of a request); send it smaller"
@@ -194,6 +193,6 @@ class _Process:
             return PreparerError(
                 "the process that decodes images was killed, probably because memory ran out; try again"
             )
-        if status < 0 or status == OUT_OF_MEMORY:
+        if status < 0 or status in OUT_OF_MEMORY:
             return _TooMuchError(status)
         return PreparerError(f"the process that decodes images has ended with exit status {status}")

@@ -11,12 +11,11 @@ from typing import Final
 
 import msgspec
 
-from puna.confined import bounds, encoded, frame, settle
+from puna.confined import bounds, encoded, end_out_of_memory, frame, settle
 from puna.errors import PreparerError, PunaError
 from puna.system.memory import limited_bytes
 from puna.vision.decoding import decode
 from puna.vision.preparer.protocol import (
-    OUT_OF_MEMORY,
     FromPreparer,
     Prepare,
     PreparedImage,
@@ -69,7 +68,7 @@ def _answer(request: Prepare, tower: VisionTower) -> FromPreparer:
     except PunaError as error:
         return PreparerFailure(error.kind, str(error))
     except MemoryError:
-        os._exit(OUT_OF_MEMORY)
+        end_out_of_memory()
     except Exception as error:
         traceback.print_exc()  # our own defect; other requests go on
         reason = f"internal error in the process that decodes images: {type(error).__name__}: {error}"

@@ -11,9 +11,6 @@ from numpy.typing import NDArray
 from puna.vision.limits import ImageLimits
 from puna.vision.tower import Prepared
 
-#: Exit status of a preparer whose image took too much memory.
-OUT_OF_MEMORY: Final = 12
-
 #: Replies longer than this cannot come from our own code.
 MAX_REPLY_BYTES: Final = 1 << 30
 

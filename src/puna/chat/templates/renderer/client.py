@@ -22,7 +22,6 @@ from puna.chat.templates.choose import ChatTemplate
 from puna.chat.templates.messages import Chat, Insert, Think
 from puna.chat.templates.renderer.protocol import (
     MAX_REPLY_BYTES,
-    OUT_OF_MEMORY,
     OVERGROWN,
     Close,
     FromRenderer,
@@ -34,7 +33,7 @@ from puna.chat.templates.renderer.protocol import (
     RenderFrom,
     ToRenderer,
 )
-from puna.confined import OUT_OF_TIME, START_PATIENCE_S, encoded, frame
+from puna.confined import OUT_OF_MEMORY, OUT_OF_TIME, START_PATIENCE_S, encoded, frame
 from puna.errors import PunaError, RendererError, RequestError
 
 _decoder: msgspec.msgpack.Decoder[FromRenderer] = msgspec.msgpack.Decoder(FromRenderer)
@@ -42,10 +41,10 @@ _decoder: msgspec.msgpack.Decoder[FromRenderer] = msgspec.msgpack.Decoder(FromRe
 Reply = TypeVar("Reply", bound=FromRenderer)
 Answer = TypeVar("Answer")
 
-#: Signals caused by the process's own code; others come from the system or its operator.
+#: Ends by signals caused by the process's own code; others come from the system or its operator.
 _OWN_FAULTS = (
-    signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL,
-    signal.SIGABRT, signal.SIGTRAP, signal.SIGSYS,
+    -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGILL,
+    -signal.SIGABRT, -signal.SIGTRAP, -signal.SIGSYS,
 )  # fmt: skip
 
 
@@ -260,7 +259,7 @@ class _Process:
             status = self._process.wait(jinja.PATIENCE_S)
         except subprocess.TimeoutExpired:
             return RendererError("the renderer of chat templates closed its connection")
-        if status < 0 and -status not in (*OUT_OF_TIME, *_OWN_FAULTS):
+        if status < 0 and status not in (*OUT_OF_TIME, *OUT_OF_MEMORY, *_OWN_FAULTS):
             return _EndedError(
                 f"the renderer of chat templates was ended by signal {-status}, sent by someone, or by the "
                 "system for lack of memory; try again"
@@ -272,9 +271,9 @@ class _Process:
             )
         if status == OVERGROWN:
             return _EndedError("the renderer of chat templates has ended")
-        if status == OUT_OF_MEMORY:
+        if status in OUT_OF_MEMORY:
             return jinja.too_large()
-        if -status in OUT_OF_TIME:
+        if status in OUT_OF_TIME:
             return jinja.too_slow()
         if status < 0:
             return jinja.crashed(-status)

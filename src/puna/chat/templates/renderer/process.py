@@ -16,7 +16,6 @@ from puna.chat.templates import jinja
 from puna.chat.templates.choose import ChatTemplate
 from puna.chat.templates.messages import Chat, ChatFormat, Insert, remaining
 from puna.chat.templates.renderer.protocol import (
-    OUT_OF_MEMORY,
     OVERGROWN,
     Close,
     FromRenderer,
@@ -28,7 +27,7 @@ from puna.chat.templates.renderer.protocol import (
     RenderFrom,
     ToRenderer,
 )
-from puna.confined import bounds, encoded, frame, settle
+from puna.confined import bounds, encoded, end_out_of_memory, frame, settle
 from puna.errors import PunaError, RendererError, TemplateError
 from puna.system.memory import limited_bytes, resident_bytes
 
@@ -132,7 +131,7 @@ class _Request:
         except PunaError as error:
             return RendererFailure(error.kind, str(error))
         except MemoryError:
-            os._exit(OUT_OF_MEMORY)
+            end_out_of_memory()
         except RecursionError:
             return RendererFailure(TemplateError.__name__, "template error: nested too deeply")
         except Exception as error:  # a bug of ours, which must not fail other requests

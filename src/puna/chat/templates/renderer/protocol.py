@@ -10,9 +10,8 @@ from puna.chat.templates.choose import ChatTemplate
 from puna.chat.templates.jinja import OUTPUT_BYTES
 from puna.chat.templates.messages import Chat, Insert, Think, Traits
 
-#: Exit statuses of a renderer: grown too large to continue, or out of memory during a request.
+#: Exit status of a renderer that has grown too large to continue.
 OVERGROWN: Final = 0
-OUT_OF_MEMORY: Final = 12
 
 #: Longer replies do not come from our code.
 MAX_REPLY_BYTES: Final = 2 * OUTPUT_BYTES

@@ -15,12 +15,11 @@ from typing import Final
 import msgspec
 
 from puna import confined
-from puna.confined import OUT_OF_TIME, START_PATIENCE_S, frame
+from puna.confined import OUT_OF_MEMORY, OUT_OF_TIME, START_PATIENCE_S, frame
 from puna.errors import ImporterError, PunaError, RequestError
 from puna.server.history.exchange.importer.protocol import (
     MAX_FRAME_BYTES,
     MEMORY_BYTES,
-    OUT_OF_MEMORY,
     SECONDS,
     FoundChat,
     FromImporter,
@@ -111,9 +110,9 @@ class _Process:
             status = self._process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             return ImporterError("the process that reads imports closed its connection")
-        if self._is_ready and status == OUT_OF_MEMORY:
+        if self._is_ready and status in OUT_OF_MEMORY:
             return RequestError(_exceeded(f"{MEMORY_BYTES >> 20} MB of memory"))
-        if -status in OUT_OF_TIME:
+        if status in OUT_OF_TIME:
             return RequestError(_exceeded(f"{SECONDS:g} s of processor time"))
         if -status in (signal.SIGKILL, signal.SIGTERM):
             return ImporterError("the process that reads imports was killed, probably because memory ran out")

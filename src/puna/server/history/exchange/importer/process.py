@@ -7,11 +7,10 @@ import os
 import traceback
 from typing import Final
 
-from puna.confined import bounds, frame, settle
+from puna.confined import bounds, end_out_of_memory, frame, settle
 from puna.errors import ImporterError, PunaError
 from puna.server.history.exchange.importer.protocol import (
     MEMORY_BYTES,
-    OUT_OF_MEMORY,
     SECONDS,
     FoundChat,
     FromImporter,
@@ -38,7 +37,7 @@ def main() -> None:
                 if data is not None:
                     _send(_answer(data))
         except MemoryError:
-            os._exit(OUT_OF_MEMORY)
+            end_out_of_memory()
     os._exit(0)  # objects by the million take long to destroy
 
 

@@ -14,9 +14,6 @@ from puna.server.history.exchange.trees import ReadChat
 SECONDS: Final = 60.0
 MEMORY_BYTES: Final = 1 << 30
 
-#: Exit status of an importer whose file took too much memory.
-OUT_OF_MEMORY: Final = 12
-
 #: Longer frames cannot come of a file of `reading.MAX_BYTES`.
 MAX_FRAME_BYTES: Final = 512 << 20
 
