@@ -10,6 +10,7 @@ import jsonschema
 import pytest
 
 from puna.engine import engine
+from puna.grammar.compiler import client
 from puna.grammar.compiler.client import RemoteConstraint
 from puna.grammar.format import Format
 from puna.model.load import LoadedModel
@@ -31,8 +32,9 @@ POINT: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hold no answer, even on a busy machine: a held answer loses the rest of its draft."""
+    """Hold no answer, even on a busy machine: a held answer loses the rest of its draft. Draft for all."""
     monkeypatch.setattr(engine, "_MASK_PATIENCE_S", PATIENCE_S)
+    monkeypatch.setattr(client, "_SLOW_S", PATIENCE_S)
 
 
 def schemas(count: int) -> list[Any]:

@@ -19,6 +19,7 @@ from puna.chat.answers.registry import PLAIN
 from puna.engine import engine
 from puna.engine.requests import FittedPrompt
 from puna.engine.sequence import Generation
+from puna.grammar.compiler import client
 from puna.grammar.format import Format
 from puna.model.load import LoadedModel
 from puna.options import Options
@@ -36,8 +37,9 @@ FORCED = Format.regex("(a|b) story once upon a time, hello world")
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hold only answers of formats that are `silent`, also on a busy machine."""
+    """Hold only answers of formats that are `silent`, also on a busy machine, and draft for all."""
     monkeypatch.setattr(engine, "_MASK_PATIENCE_S", PATIENCE_S)
+    monkeypatch.setattr(client, "_SLOW_S", PATIENCE_S)
 
 
 @contextmanager
