@@ -31,4 +31,11 @@ inline Allocation allocate_memory(size_t bytes) {
     return Allocation(static_cast<uint8_t*>(memory));
 }
 
+// Bytes that are freed with all others of the same block.
+using SharedAllocation = std::shared_ptr<uint8_t>;
+
+// Uninitialised bytes, aligned to 64, of a block of huge pages: those of small matrices would not fill one, and the ends
+// of larger ones lie in small pages otherwise. Throws std::bad_alloc if memory is short.
+SharedAllocation allocate_shared(size_t bytes);
+
 }  // namespace puna
