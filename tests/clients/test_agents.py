@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.clients.expected import TEMPLATE
@@ -155,6 +157,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield started
 
 
+def end_daemons(home: str) -> None:
+    """End the processes that an agent with that home directory has left for its next start."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("HOME") == home:
+                process.kill()
+
+
 @pytest.mark.parametrize("agent", AGENTS, ids=lambda agent: agent.name)
 def test_agent_edits_a_file(server: Server, agent: Agent, tmp_path: Path) -> None:
     path = os.pathsep.join([*folders(), os.environ["PATH"]])
@@ -173,16 +183,29 @@ def test_agent_edits_a_file(server: Server, agent: Agent, tmp_path: Path) -> Non
         "HOME": str(tmp_path / "home"),
         "PWD": str(project),
     }
-    done = subprocess.run(
-        [sys.executable, "-m", "puna", "launch", agent.name, "--model", agent.name, "--", *agent.arguments],
-        cwd=project,
-        env={**os.environ, **settings, "PATH": path},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "puna",
+                "launch",
+                agent.name,
+                "--model",
+                agent.name,
+                "--",
+                *agent.arguments,
+            ],
+            cwd=project,
+            env={**os.environ, **settings, "PATH": path},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+    finally:
+        end_daemons(settings["HOME"])
     server.unload()
     assert file.read_text() == AFTER, done.stdout + done.stderr
     assert done.returncode == 0, done.stderr
