@@ -382,6 +382,7 @@ DROPPED: dict[str, tuple[str, dict[str, Any], str]] = {
     "several layers": ("llava", {"vision_feature_layer": [-2, -5]}, "a file names one of 4 layers"),
     "no layer": ("llava", {"vision_feature_layer": 9}, "a file names one of 4 layers"),
     "epsilon of the projector": ("lighton", {"text_config.rms_norm_eps": 1e-5}, "can only have 1e-06"),
+    "epsilon of Mistral's projector": ("mistral3", {"text_config.rms_norm_eps": 1e-6}, "can only have 1e-05"),
     "epsilon of sam": (
         "deepseek-ocr 2", {"vision_config.sam_config.layer_norm_eps": 1e-5}, "can only have 1e-06",
     ),

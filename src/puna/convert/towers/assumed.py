@@ -55,7 +55,7 @@ _ASSUMED: Final[Mapping[str, Mapping[str, tuple[Any, ...]]]] = {
     "minicpmv4_6": {**_SIGLIP, "slice_mode": (True,), "slice_config.max_slice_nums": (9,)},
     "mlp": {"vision_config.hidden_act": ("quick_gelu", "gelu"), **_PROJECTED},
     "paddleocr": _SIGLIP,
-    "pixtral": {**_SILU, **_PROJECTED, **_LAST_LAYER},
+    "pixtral": {**_SILU, **_PROJECTED, **_LAST_LAYER, "text_config.rms_norm_eps": (1e-5,)},
     "qwen2vl_merger": {"vision_config.hidden_act": ("quick_gelu",), **_FRAMES},
     "qwen2.5vl_merger": {**_SILU, **_FRAMES},
     "qwen3vl_merger": {**_SIGLIP, **_FRAMES},
