@@ -173,6 +173,8 @@ class PageTools:
                 result = await connected.acall(body.tool, body.arguments)
         finally:
             self._calls[who.client] -= 1
+            if not self._calls[who.client]:
+                del self._calls[who.client]
         images = [base64.b64encode(image).decode() for image in result.images]
         return CallResult(result.text, images, result.failed)
 
