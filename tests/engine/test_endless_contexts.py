@@ -95,7 +95,14 @@ TABLES = {
 @pytest.mark.skipif(
     os.environ.get("PUNA_OPS") == "gpu", reason="caches on a GPU take address space of its driver"
 )
-@pytest.mark.parametrize("context", [0, 20_000_000, LONGEST], ids=["its own", "20 million", "the longest"])
+@pytest.mark.parametrize(
+    "context",
+    [
+        pytest.param(0, marks=pytest.mark.thorough, id="its own"),
+        pytest.param(20_000_000, marks=pytest.mark.thorough, id="20 million"),
+        pytest.param(LONGEST, id="the longest"),
+    ],
+)
 def test_no_model_takes_memory_in_proportion_to_its_context(
     boundless: list[Path], usual: dict[str, int], context: int
 ) -> None:

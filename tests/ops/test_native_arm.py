@@ -41,7 +41,7 @@ def program(emulator: str) -> Path:
     ("processor", "which", "levels"),
     [
         ("max", "best", ["dotprod"]),
-        ("cortex-a72", "best", ["neon"]),
+        pytest.param("cortex-a72", "best", ["neon"], marks=pytest.mark.thorough),
         pytest.param("cortex-a72", "all", ["portable", "neon"], marks=pytest.mark.thorough),
     ],
 )
