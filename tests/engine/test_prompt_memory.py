@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,13 +51,15 @@ def running(loaded: LoadedModel, **settings: Any) -> Iterator[Callable[..., Answ
     engine = Engine(loaded, EngineSizes(**{"context": 2048, "parallel": 2, **settings}))
     engine.start()
 
-    def ask(prompt: list[int], **more: Any) -> Answer:
+    def ask(prompt: list[int], linger_s: float = 0.0, **more: Any) -> Answer:
+        """Return the answer, when its end was sent; the step that sends it takes `linger_s` longer."""
         ended, events = threading.Event(), []
 
         def sink(event: Event) -> None:
             events.append(event)
             if isinstance(event, Done | Failed):
                 ended.set()
+                time.sleep(linger_s)
 
         options = Options(temperature=0, num_predict=4)
         engine.submit(Generate(id=1, prompt=prompt, options=options, ignore_eos=True, **more), sink)
@@ -133,6 +136,14 @@ def test_other_adapters_and_models_find_nothing(path: Path, tmp_path: Path, fold
     os.utime(copied, ns=(1, 1))
     with running(load_model(copied)) as ask:
         assert ask(PROMPT)[1] == 0
+
+
+def test_a_prompt_is_saved_although_its_engine_closes_with_the_answers_last_step(
+    path: Path, folder: Path
+) -> None:
+    with running(load_model(path)) as ask:
+        ask(PROMPT, linger_s=0.3)
+    assert len(files(folder)) == 1
 
 
 @pytest.mark.parametrize(

@@ -288,10 +288,13 @@ class PromptMemory:
 
     def close(self, timeout_s: float) -> None:
         """Save the remaining prompts, for at most `timeout_s`. The engine must still run."""
+        deadline = time.monotonic() + timeout_s
+        with contextlib.suppress(PunaError, TimeoutError):
+            self._ask(lambda: None).result(timeout_s)  # the step that sent an answer's end queues its prompt
         with self._changed:
             self._closing = True
             self._changed.notify()
-        self._thread.join(timeout_s)
+        self._thread.join(max(deadline - time.monotonic(), 0))
 
     def _run(self) -> None:
         while (left := self._next()) is not None:
