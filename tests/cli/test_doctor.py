@@ -14,7 +14,7 @@ import pytest
 from puna.cli import doctor, main
 
 GOOD: dict[str, Any] = {
-    "puna": "0.1.0",
+    "puna": "1.0.0",
     "python": {"version": "3.12.1", "path": "/usr/bin/python3"},
     "system": "Linux",
     "processor": {"name": "EPYC", "cores": 8, "logical": 16, "usable": 16, "features": []},
