@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from soundfile import LibsndfileError, SoundFile
 from soxr import ResampleStream
 
+from puna.audio.formats import SUPPORTED, check_format
 from puna.audio.limits import AudioLimits
 from puna.audio.recording import MAX_SECONDS, SAMPLE_RATE
 from puna.errors import AudioError
@@ -21,26 +22,6 @@ from puna.errors import AudioError
 #: Supported formats, by libsndfile's names. It reads twenty more, which are rarely sent and would expose more
 #: code to untrusted input.
 _FORMATS: Final = frozenset({"WAV", "WAVEX", "RF64", "FLAC", "OGG", "MP3"})
-_SUPPORTED: Final = "send WAV, FLAC, OGG (Vorbis or Opus) or MP3"
-
-#: Beginnings of supported files. A tag of ID3 may precede FLAC, too.
-_KNOWN: Final = (b"RIFF", b"RIFX", b"RF64", b"fLaC", b"OggS", b"ID3")
-#: The first bytes of a frame of MPEG audio have these bits set.
-_MPEG_SYNC: Final = 0xFFE0
-
-#: Formats that people send and that are not read: the place of a mark, the mark, the format.
-_OTHERS: Final = (
-    (4, b"ftyp", "MP4 (M4A)"),
-    (0, b"\x1aE\xdf\xa3", "WebM or Matroska"),
-    (0, b"FORM", "AIFF"),
-    (0, b".snd", "AU"),
-    (0, b"caff", "CAF"),
-    (0, b"#!AMR", "AMR"),
-    (0, b"0&\xb2u\x8ef\xcf\x11", "WMA"),
-    (0, b"ADIF", "AAC"),
-    (0, b"\xff\xf1", "AAC"),
-    (0, b"\xff\xf9", "AAC"),
-)
 
 #: Values decoded at a time, of all channels together.
 _VALUES: Final = 1 << 18
@@ -62,7 +43,7 @@ def decode(data: bytes, limits: AudioLimits) -> Iterator[NDArray[np.float32]]:
         raise AudioError(
             f"has {len(data)} bytes, and at most {limits.file_bytes} are accepted (PUNA_MAX_AUDIO_MB)"
         )
-    _check_format(data)
+    check_format(data)
     try:
         file = _StraightFile(io.BytesIO(data))
     except LibsndfileError as error:
@@ -88,19 +69,10 @@ class _StraightFile(SoundFile):  # type: ignore[misc]  # its package has no type
         return False
 
 
-def _check_format(data: bytes) -> None:
-    for place, mark, name in _OTHERS:
-        if data.startswith(mark, place):
-            raise AudioError(f"is {name}, which is not supported; {_SUPPORTED}")
-    begin = int.from_bytes(data[:2], "big")
-    if not data.startswith(_KNOWN) and begin & _MPEG_SYNC != _MPEG_SYNC:
-        raise AudioError(f"is not in a supported format; {_SUPPORTED}")
-
-
 def _check(file: SoundFile, limits: AudioLimits) -> None:
     """Refuse a file by what its header says. Raises AudioError."""
     if file.format not in _FORMATS:
-        raise AudioError(f"is {file.format}, which is not supported; {_SUPPORTED}")
+        raise AudioError(f"is {file.format}, which is not supported; {SUPPORTED}")
     if not 1 <= file.channels <= limits.channels:
         raise AudioError(f"has {file.channels} channels, and at most {limits.channels} are decoded")
     if not limits.lowest_rate <= file.samplerate <= limits.highest_rate:
