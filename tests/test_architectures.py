@@ -11,6 +11,7 @@ import pytest
 
 from puna import architectures
 from puna.architectures import ARCHITECTURES, Architecture
+from puna.audio import registry as audio_registry
 from puna.chat.answers.registry import FAMILIES
 from puna.chat.templates.defaults import default_template
 from puna.convert.registry import text_families
@@ -39,6 +40,9 @@ OTHER_MEANINGS = {
 #: Arguments where such a word names a pre-tokenizer or a kind of vocabulary.
 OTHER_ARGUMENTS = {"pre", "vocabulary"}
 
+#: Types of towers in files of their own.
+PROJECTORS = {**vision_registry._PROJECTORS, **audio_registry._PROJECTORS}
+
 RECORDS = pytest.mark.parametrize("record", ARCHITECTURES.values(), ids=ARCHITECTURES.keys())
 
 
@@ -54,7 +58,7 @@ def test_record_names_existing_code(record: Architecture) -> None:
 def test_record_names_existing_conventions(record: Architecture) -> None:
     assert not record.pre or record.pre in BY_NAME
     assert not record.answers or record.answers in FAMILIES
-    assert all(kind in vision_registry._PROJECTORS for kind in record.projectors)
+    assert all(kind in PROJECTORS for kind in record.projectors)
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -64,7 +68,7 @@ def test_record_names_existing_default_templates(name: str) -> None:
 
 
 def test_every_projector_is_read_by_some_architecture() -> None:
-    for kind in vision_registry._PROJECTORS:
+    for kind in PROJECTORS:
         assert any(is_read_by(kind, name) for name in ARCHITECTURES)
 
 

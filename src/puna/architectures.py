@@ -26,7 +26,7 @@ class Architecture:
 
     model: str = ""  # "module:Class" in `puna.model.models`; empty if only its vocabulary is supported
     tower: str = ""  # "module:Class" in `puna.vision.towers`, for vision towers in the model's own file
-    projectors: tuple[str, ...] = ()  # types of separate vision towers it works with
+    projectors: tuple[str, ...] = ()  # types of separate vision and audio towers it works with
     converters: tuple[str, ...] = ()  # modules in `puna.convert.families` that convert it
     #: Order of the rows of queries and keys: "published" as in transformers, with rotated pairs half a head
     #: apart, "paired" with them side by side. Empty if adapters of PEFT cannot be read, because their names
@@ -296,7 +296,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "llama": Architecture(
         has_70b=True,
         model="llama:Llama",
-        projectors=("idefics3", "internvl", "llava-next", "mlp", "pixtral", "resampler"),
+        projectors=("idefics3", "internvl", "llava-next", "mlp", "pixtral", "resampler", "voxtral"),
         converters=("llama", "minicpm"),
         rows="paired",
         add_bos=True,
@@ -413,7 +413,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "qwen2": Architecture(
         has_70b=True,
         model="qwen2:Qwen2",
-        projectors=("dots_ocr", "internvl", "llava-next", "resampler"),
+        projectors=("dots_ocr", "internvl", "llava-next", "qwen2a", "resampler"),
         converters=("qwen", "minicpm"),
         rows="published",
         pre="qwen2",
@@ -442,7 +442,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     ),
     "qwen3": Architecture(
         model="qwen3:Qwen3",
-        projectors=("internvl", "lightonocr", "resampler"),
+        projectors=("internvl", "lightonocr", "qwen3a", "resampler"),
         converters=("qwen", "minicpm"),
         rows="published",
         pre="qwen2",
@@ -487,7 +487,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "qwen3vl": Architecture(
         model="qwen3vl:Qwen3VL",
         tower="qwen:Qwen3Vision",
-        projectors=("qwen3vl_merger",),
+        projectors=("qwen3a", "qwen3vl_merger"),
         converters=("qwen",),
         rows="published",
         pre="qwen2",

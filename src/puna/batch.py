@@ -51,7 +51,7 @@ class Input:
 
 @dataclass(slots=True, eq=False)
 class Image:
-    """An image in the input stream, and its hidden states from the vision tower.
+    """An image in the input stream, or a window of a recording, and its hidden states from the tower.
 
     Images with the same `digest`, which is not 0, have the same content. `states` float32 [rows, width] are
     on the host; they are None before encoding, and after being freed.
@@ -61,6 +61,20 @@ class Image:
     pixels: Any  # in the form its tower takes
     rows: int
     states: NDArray[np.float32] | None = None
+    heard: bool = False  # whether it is a window of a recording
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WindowedRecording:
+    """A recording in the input stream: its windows, in order."""
+
+    digest: int
+    windows: tuple[Image, ...]
+    seconds: float  # of the recording, without the silence that completes its last window
+
+    @property
+    def rows(self) -> int:
+        return sum(window.rows for window in self.windows)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,7 +97,7 @@ class ImagePart:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ImageStates:
-    """Hidden states of an image or a part of it, from the vision tower: float32 [entries, hidden].
+    """Hidden states of an image or a part of it, from its tower: float32 [entries, hidden].
 
     They take the place of tokens, or text reads them through cross-attention. Images of one model may have
     different numbers of entries.

@@ -263,6 +263,7 @@ class Done(WireMessage, frozen=True):
     eval_count: int  # includes the end token and tokens cut by a stop string
     eval_duration: int
     cached: int = 0  # prompt tokens taken from the cache instead of evaluated
+    heard: int = 0  # prompt tokens that are rows of recordings
     truncated: int = 0  # prompt tokens dropped because the prompt did not fit, dropped messages included
     shifted: int = 0  # tokens dropped from the context while generating
     stop: str | None = None  # the stop string that ended the generation, if any

@@ -1,4 +1,4 @@
-"""Limits of one audio file."""
+"""Limits of audio files."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import msgspec
 
 from puna.audio.recording import MAX_SECONDS
 from puna.config import env_int
+from puna.errors import AudioError
 
 #: Processor time to decode a file, however short it is, and for each minute that it may have.
 _BASE_S: Final = 10.0
@@ -16,8 +17,12 @@ _S_PER_MINUTE: Final = 0.5
 
 
 class AudioLimits(msgspec.Struct, frozen=True):
-    """Limits of one file; it is decoded in pieces, so that memory does not depend on its length."""
+    """Limits of one file; it is decoded in pieces, so that memory does not depend on its length.
 
+    Those of a chat's recordings together are the same length, and their number.
+    """
+
+    count: int = 16  # recordings in the request of a chat
     file_bytes: int = 128 << 20
     minutes: int = MAX_SECONDS // 60  # and no more
     channels: int = 8
@@ -34,9 +39,18 @@ class AudioLimits(msgspec.Struct, frozen=True):
     def from_env(cls) -> AudioLimits:
         """Read the limits from the environment; invalid values are ignored with a warning."""
         return cls(
+            count=env_int("MAX_RECORDINGS", cls().count, least=1),
             file_bytes=env_int("MAX_AUDIO_MB", cls().file_bytes >> 20, least=1) << 20,
             minutes=min(env_int("MAX_AUDIO_MINUTES", cls().minutes, least=1), cls().minutes),
         )
+
+    def check_count(self, count: int) -> None:
+        """Raise `AudioError` for more recordings than a request may have."""
+        if count > self.count:
+            raise AudioError(
+                f"the request has {count} recordings, and at most {self.count} are allowed "
+                "(PUNA_MAX_RECORDINGS)"
+            )
 
 
 @cache

@@ -54,31 +54,35 @@ def mel_filters(bands: int) -> NDArray[np.float64]:
 class Features:
     """The log-mel spectrogram of a recording in `bands` bands, made a window of `length` frames at a time.
 
-    A recording shorter than a window is completed with silence.
+    It is completed with silence to `least` samples, by default those of a window.
     """
 
-    def __init__(self, recording: Recording, bands: int, length: int) -> None:
+    def __init__(self, recording: Recording, bands: int, length: int, least: int | None = None) -> None:
         self._recording = recording
         self._filters = mel_filters(bands)
         self._hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(_LENGTH) / _LENGTH)
         self.frames = len(recording.samples) // HOP  # without silence
         self.length = length
-        self._samples = max(len(recording.samples), length * HOP)
+        self._samples = max(len(recording.samples), length * HOP if least is None else least)
         self._least = self._peak() - _RANGE
+
+    @property
+    def all_frames(self) -> int:
+        """Frames of the recording and of the silence after it."""
+        return self._samples // HOP
 
     def window(self, begin: int) -> NDArray[np.float32]:
         """Return frames [begin, begin + length): float32 [length, bands], with zeros after the last."""
         found = np.zeros((self.length, self._filters.shape[1]), np.float32)
-        end = min(begin + self.length, self._samples // HOP)
+        end = min(begin + self.length, self.all_frames)
         found[: end - begin] = (np.maximum(self._logarithms(begin, end), self._least) + 4.0) / 4.0
         return found
 
     def _peak(self) -> float:
         """Return the largest logarithm of the recording."""
-        count = self._samples // HOP
         return max(
-            float(self._logarithms(begin, min(begin + self.length, count)).max())
-            for begin in range(0, count, self.length)
+            float(self._logarithms(begin, min(begin + self.length, self.all_frames)).max())
+            for begin in range(0, self.all_frames, self.length)
         )
 
     def _logarithms(self, begin: int, end: int) -> NDArray[np.float64]:

@@ -1,153 +1,90 @@
-"""Whisper's encoder: two convolutions over time and a transformer (Radford et al., arXiv:2212.04356).
+"""Interface of audio towers of models that chat, and how a recording's rows are placed in a prompt.
 
-It is an audio tower: it turns a window of a log-mel spectrogram into states that the decoder attends to. Each
-is of two frames. Tensors are named as in llama.cpp's files of audio towers.
+A recording is read in windows of about half a minute. Each is an `Image` of the input stream: encoded when
+its text is reached, and not held together with the others.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, ClassVar, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
-from puna.errors import ModelError
-from puna.gguf.metadata import flag, invalid, positive, required, table_rows
-from puna.nn.layers import LayerNorm, Linear
-from puna.nn.module import Module, WeightSource, blocks, weight
+from puna.audio.mel import HOP, Features
+from puna.audio.options import AudioOptions
+from puna.audio.recording import Recording
+from puna.batch import Image, Input
+from puna.nn.module import Module
 from puna.ops import Array
-from puna.vision.layers.attention import Groups, PatchKeys, Slices, pieces
-from puna.vision.layers.convolution import rimmed
-from puna.vision.layers.layers import ExactLayer, Patches, Table, VisionLayerOptions, through
+from puna.vision.layers.attention import PatchKeys, Slices
+from puna.vision.tower import kept_together, marker, rows_of
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
+    from puna.tokenizer import Tokenizer
 
-#: Neighbouring frames that a convolution reads.
-_KERNEL: Final = 3
-#: Bounds beyond which a file is damaged.
-_MAX_BANDS: Final = 1 << 10
-_MAX_POSITIONS: Final = 1 << 16
-
-_FLOAT_BYTES: Final = 4
-#: Copies per state alive at once: the states, queries, keys, values, results of a layer and of its half.
-_ROWS_ALIVE: Final = 6
+_SAMPLE_BYTES: Final = 2
 
 
-@dataclass(frozen=True, kw_only=True)
-class AudioOptions:
-    """Options of an encoder. Sizes are named as in `weight(...)`."""
+@dataclass(frozen=True, eq=False)
+class AudioWindow:
+    """The frames of a recording from `begin` on that are read at once, as `rows` for the text model."""
 
-    bands: int  # of the spectrogram
-    positions: int  # states of a window
-    hidden_size: int
-    norm_eps: float
-    layers: tuple[VisionLayerOptions, ...]
-    multilingual: bool  # whether the decoder knows other languages than English
+    features: Features
+    begin: int
+    rows: int
 
     @property
-    def frames(self) -> int:
-        """Frames of a window."""
-        return 2 * self.positions
-
-    @classmethod
-    def read(cls, file: GGUFFile, text_size: int) -> Self:
-        """Read the options from the metadata of `file`, whose decoder reads states of `text_size` values.
-
-        Raises `ModelError` that names the key and its value.
-        """
-        hidden, heads = required(file, "audio.embedding_length"), required(file, "audio.attention.head_count")
-        if hidden != text_size:
-            raise invalid(
-                file, "audio.embedding_length", f"is {hidden}, but the decoder reads {text_size} values"
-            )
-        if hidden % heads:
-            raise invalid(
-                file, "audio.attention.head_count", f"is {heads}, which does not divide {hidden} values"
-            )
-        if (bands := required(file, "audio.num_mel_bins")) > _MAX_BANDS:
-            raise invalid(file, "audio.num_mel_bins", f"is {bands}, and at most {_MAX_BANDS} make sense")
-        positions = table_rows(file, "a.position_embd.weight")
-        if not 0 < positions <= _MAX_POSITIONS:
-            raise ModelError(f"{file.path}: tensor 'a.position_embd.weight' has {positions} rows")
-        layer = VisionLayerOptions(
-            hidden_size=hidden,
-            feed_forward_size=required(file, "audio.feed_forward_length"),
-            heads=heads,
-            norm_eps=positive(file, "audio.attention.layer_norm_epsilon", 1e-5),
-        )
-        return cls(
-            bands=bands,
-            positions=positions,
-            hidden_size=hidden,
-            norm_eps=layer.norm_eps,
-            layers=(layer,) * required(file, "audio.block_count"),
-            multilingual=flag(file, "multilingual", True),
-        )
+    def nbytes(self) -> int:
+        """The bytes of its samples."""
+        return self.features.length * HOP * _SAMPLE_BYTES
 
 
-class FrameConvolution(Linear):
-    """Convolution over time with weights [out, in, 3]: a linear of three frames, one after another."""
+class AudioTower(Module):
+    """Audio tower: turns windows of recordings into rows for the text model. One subclass per kind.
 
-    @classmethod
-    def from_source(
-        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
-    ) -> Self | None:
-        values = source.values(f"{name}.weight", (*shape, _KERNEL))
-        if values is None:
-            return None
-        turned = np.ascontiguousarray(values.transpose(0, 2, 1)).reshape(shape[0], -1)
-        return cls.of_values(source, name, turned, source.vector(f"{name}.bias", shape[0]))
-
-
-class WhisperEncoder(Module):
-    """Audio tower that reads one window at a time."""
+    `prepare` and `place` may be called from any thread.
+    """
 
     options: AudioOptions
-    first: FrameConvolution = weight("a.conv1d.1", "hidden_size", "bands")
-    second: FrameConvolution = weight("a.conv1d.2", "hidden_size", "hidden_size")
-    positions: Table = weight("a.position_embd", "positions", "hidden_size")
-    layers: Sequence[ExactLayer] = blocks("a.blk")
-    last_norm: LayerNorm = weight("a.post_ln", "hidden_size")
+    #: Spellings of the tokens before and after a recording; "" for none.
+    begins: ClassVar[str] = ""
+    ends: ClassVar[str] = ""
 
     #: Inputs of a window that must share a batch.
     largest_group: Final = 1
+    #: Keys of the window being read.
+    keys: PatchKeys
 
-    def loaded(self) -> None:
-        self.keys = PatchKeys(self.ops, self.options.layers[0].heads, self.options.layers[0].head_dim)
+    @classmethod
+    @abstractmethod
+    def read_options(cls, file: GGUFFile, text_size: int) -> AudioOptions:
+        """Read the tower's options from its file's metadata. Raises `ModelError` for invalid ones.
 
-    def encode(self, features: NDArray[np.float32], slice_rows: int) -> Slices[Array]:
-        """Return states [positions, hidden] of a window of `features` [frames, bands].
-
-        At most `slice_rows` frames are read between two yields.
+        Each row it makes has `text_size` values.
         """
-        o, ops = self.options, self.ops
-        padded = np.pad(features, ((1, 1), (0, 0)))
-        read = np.lib.stride_tricks.sliding_window_view(padded, _KERNEL, axis=0).transpose(0, 2, 1)
-        found = []
-        for begin, end in pieces(o.frames, slice_rows):
-            part = np.ascontiguousarray(read[begin:end]).reshape(end - begin, -1)
-            found.append(ops.gelu(self.first(ops.array(part))))
-            yield
-        frames = rimmed(ops, found)  # the last row is silence on both sides
-        around = 2 * np.arange(o.positions)[:, None] + np.arange(-1, 2)
-        around[around < 0] = o.frames
-        found = []
-        for begin, end in pieces(o.positions, slice_rows):
-            part = frames[ops.array(around[begin:end].reshape(-1))].reshape(end - begin, -1)
-            found.append(ops.gelu(self.second(part)))
-            yield
-        hidden = ops.concatenate(found) + self.positions.values
-        self.keys.reserve(o.positions)
-        groups = [Groups.of(ops, [o.positions])] * len(self.layers)
-        hidden = yield from through(self.layers, hidden, Patches(self.keys, groups, slice_rows))
-        return self.last_norm(hidden)
 
+    def use(self, tokenizer: Tokenizer) -> None:
+        """Look up the tokens around recordings. Raises `ModelError` for one the vocabulary lacks."""
+        self._before, self._after = (
+            [Input(marker(tokenizer, spelling, "recordings"))] if spelling else []
+            for spelling in (self.begins, self.ends)
+        )
+
+    @abstractmethod
+    def prepare(self, recording: Recording) -> list[AudioWindow]:
+        """Return the windows of a recording, in order. Uses the options but no weights."""
+
+    @abstractmethod
+    def encode(self, window: AudioWindow, slice_rows: int) -> Slices[Array]:
+        """Return float32 [rows, text_size] of a window, reading `slice_rows` frames or states per slice."""
+
+    def place(self, windows: Sequence[Image]) -> list[Input]:
+        """Return the prompt inputs of a recording: the rows of its windows, and the tokens around them."""
+        rows = [row for window in windows for row in rows_of(window)]
+        return kept_together([*self._before, *rows, *self._after], one_batch=False)
+
+    @abstractmethod
     def memory_bytes(self, slice_rows: int) -> int:
         """Return the memory that reading a window takes at once, besides the weights."""
-        o = self.options
-        row = o.layers[0].feed_forward_size * 3 + _KERNEL * o.hidden_size
-        alive = o.frames * (2 * o.hidden_size + o.bands) + o.positions * o.hidden_size * _ROWS_ALIVE
-        return _FLOAT_BYTES * (alive + min(slice_rows, o.positions) * row)

@@ -14,7 +14,8 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from puna.batch import Image, Input
+from puna.audio.formats import is_audio
+from puna.batch import Image, Input, WindowedRecording
 from puna.chat.answers.family import Reading
 from puna.chat.answers.registry import PARSERS, family_by
 from puna.chat.answers.tools import tools_of
@@ -31,7 +32,7 @@ from puna.conversation.transcription import Transcriber, failure
 from puna.engine.engine import Engine
 from puna.engine.requests import FittedPrompt, check_size, checked, max_text, read_text, text_size, tokenised
 from puna.engine.sequence import Sink, key_of
-from puna.errors import PunaError, RequestError, RunnerError, UnavailableError
+from puna.errors import ContextLengthError, PunaError, RequestError, RunnerError, UnavailableError
 from puna.protocol import (
     BrokenPrefix,
     Detokenize,
@@ -96,6 +97,10 @@ def reading_of(request: Generate, traits: Traits, architecture: str, prompt: str
         parallel=chat is None or chat.parallel_tool_calls,
         strict=chat is not None and chat.strict_tools,
     )
+
+
+#: The images and recordings of a request.
+Shown = list[Image | WindowedRecording]
 
 
 @dataclass(frozen=True)
@@ -295,11 +300,8 @@ class ChatModel:
             raise RequestError(f"{name} does not generate text; it transcribes recordings")
         request, files = _tagged(request)
         if files:
-            if self._pictures is None:
-                raise RequestError(
-                    f"{self.engine.loaded.path.name} has no vision tower: send it no images, or use "
-                    "a model with vision"
-                )
+            self._check_towers(files)
+            assert self._pictures is not None
             self._pictures.add(
                 request,
                 files,
@@ -311,8 +313,24 @@ class ChatModel:
         else:
             self._queue(request, sink, use, [])
 
+    def _check_towers(self, files: list[bytes]) -> None:
+        """Raise RequestError for files of a kind that no tower of the model reads."""
+        loaded, heard = self.engine.loaded, {is_audio(data) for data in files}
+        if loaded.vision is None and False in heard:
+            raise RequestError(
+                f"{loaded.path.name} has no vision tower: send it no images, or use a model with vision"
+            )
+        if loaded.audio is None and True in heard:
+            raise RequestError(
+                f"{loaded.path.name} has no audio tower: send it no recordings, or use a model that hears"
+            )
+
     def _queue(
-        self, request: Generate, sink: Sink, use: Callable[[FittedPrompt], None], images: list[Image]
+        self,
+        request: Generate,
+        sink: Sink,
+        use: Callable[[FittedPrompt], None],
+        images: Shown,
     ) -> None:
         """Pass the prompt of `request` to `use` when it is its turn with the renderer."""
         template = self._template(request.template)
@@ -355,11 +373,19 @@ class ChatModel:
             if not self._closing:
                 log.warning("the model's chat template cannot be used: %s", error)
 
-    def _rendered(self, request: Generate, template: ChatTemplate, images: list[Image]) -> FittedPrompt:
+    def _rendered(self, request: Generate, template: ChatTemplate, images: Shown) -> FittedPrompt:
         """Return the prompt of `request`, using the renderer.
 
-        Raises `TemplateError`, `TemplateLimitError`, `RendererError`, and the errors of `Rendering.text`.
+        Raises `TemplateError`, `TemplateLimitError`, `RendererError`, the errors of `Rendering.text`, and
+        ContextLengthError for a recording that no cut of the prompt could keep.
         """
+        context = self.engine.room.context_of(request)
+        for image in images:
+            if isinstance(image, WindowedRecording) and image.rows >= context:
+                raise ContextLengthError(
+                    f"a recording of {image.seconds:.0f} s has {image.rows} tokens, which exceeds the "
+                    f"context length of {context} (num_ctx): send it in parts"
+                )
         match request.prompt:
             case Chat() as chat:
                 return self._chat(request, chat, template, images)
@@ -372,9 +398,7 @@ class ChatModel:
         with self._renderer.rendering(template) as rendering:
             return self._plain(request, rendering.traits, images)
 
-    def _chat(
-        self, request: Generate, chat: Chat, template: ChatTemplate, images: list[Image]
-    ) -> FittedPrompt:
+    def _chat(self, request: Generate, chat: Chat, template: ChatTemplate, images: Shown) -> FittedPrompt:
         """Return the prompt of a conversation, without its oldest messages if it is too long."""
         context = request.context or []
         tries: dict[str, _Read] = {}  # the whole chat first, then each shorter try
@@ -449,7 +473,7 @@ class ChatModel:
         ending = self._tokenizer.encode(text[shared:], add_special=False)
         return len(ending) if list(tokens[-len(ending) :]) == ending else 0
 
-    def _plain(self, request: Generate, traits: Traits, images: list[Image]) -> FittedPrompt:
+    def _plain(self, request: Generate, traits: Traits, images: Shown) -> FittedPrompt:
         """Return the prompt of a request in text or tokens. Raises `RequestError`, `ContextLengthError`."""
         match request.prompt:
             case str(text):
@@ -484,17 +508,17 @@ class ChatModel:
                 tokens += part
         return tokens
 
-    def _text(self, request: Generate, traits: Traits, text: str, images: list[Image]) -> FittedPrompt:
+    def _text(self, request: Generate, traits: Traits, text: str, images: Shown) -> FittedPrompt:
         context = request.context or []
         check_size(text_size(text), self._tokenizer, self.engine.room.context_of(request))
         read = self._read(text, images, add_special=not context)
         return self._fitted(request, traits, read.after(context), text)
 
-    def _read(self, text: str, images: list[Image], *, add_special: bool) -> _Read:
-        tower = self.engine.loaded.vision
-        if tower is None or not images:
+    def _read(self, text: str, images: Shown, *, add_special: bool) -> _Read:
+        known = self.engine.images
+        if known is None or not images:
             return _Read(self._tokenizer.encode(text, add_special=add_special))
-        inputs = read_text(text, images, self._tokenizer, tower, add_special=add_special)
+        inputs = read_text(text, images, self._tokenizer, known, add_special=add_special)
         return _Read([item.token for item in inputs], inputs)
 
     def _fitted(

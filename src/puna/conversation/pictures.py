@@ -1,10 +1,10 @@
-"""Decoding of images for waiting requests: clients take turns, an image each."""
+"""Decoding of images and recordings for waiting requests: clients take turns, a file each."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from puna.batch import Image
+from puna.batch import Image, WindowedRecording
 from puna.engine.images import Images, ReadingImages
 from puna.protocol import Generate
 from puna.turns import PartQueue
@@ -16,7 +16,7 @@ class _Reading:
     def __init__(
         self,
         reading: ReadingImages,
-        use: Callable[[list[Image]], None],
+        use: Callable[[list[Image | WindowedRecording]], None],
         fail: Callable[[Exception], None],
         stop: Callable[[], None],
     ) -> None:
@@ -55,17 +55,17 @@ class Pictures:
         self,
         request: Generate,
         files: list[bytes],
-        use: Callable[[list[Image]], None],
+        use: Callable[[list[Image | WindowedRecording]], None],
         fail: Callable[[Exception], None],
     ) -> None:
-        """Call `use` with the images in `files`, or `fail` with their error.
+        """Call `use` with the images and recordings in `files`, or `fail` with their error.
 
         `use` is called at once if all images are known, and neither for a cancelled request. Raises
-        `ImageError` for too many images, and RunnerError once closed.
+        `ImageError` or `AudioError` for too many files, and RunnerError once closed.
         """
         reading = ReadingImages(self._images, files)
         if reading.done:
             use(reading.images)
             return
-        work = _Reading(reading, use, fail, self._images.preparer.stop)
+        work = _Reading(reading, use, fail, self._images.stop)
         self._queue.add(request.id, work, client=request.client, batch=request.priority == "batch")

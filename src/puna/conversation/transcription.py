@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from puna.audio.languages import LANGUAGES, language_code
 from puna.audio.mel import FRAME_RATE, HOP, Features
 from puna.audio.recording import Recording
-from puna.audio.tower import WhisperEncoder
+from puna.audio.whisper import WhisperEncoder
 from puna.batch import Image, ImagePart, Input
 from puna.engine.engine import Engine
 from puna.engine.requests import FittedPrompt, check_size, text_size

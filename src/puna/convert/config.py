@@ -48,7 +48,7 @@ class _Rotation(Mapping[str, Any]):
 class Config:
     """Settings of the text model, completed by those of the whole model.
 
-    With `of_tower`, settings of a vision tower, with those of the whole model and of image preprocessing
+    With `of_tower`, settings of a tower, with those of the whole model and of image preprocessing
     beside them. Tracks which settings were read, because the rest must be accounted for (`assumptions.py`).
     """
 
@@ -66,11 +66,11 @@ class Config:
         self._added: dict[str, int] = {}
 
     @classmethod
-    def of_tower(cls, checkpoint: Checkpoint) -> Self:
-        """Return the settings of the vision tower. Raises ConversionError if the folder has none."""
-        own = checkpoint.config.get("vision_config")
+    def of_tower(cls, checkpoint: Checkpoint, sense: str) -> Self:
+        """Return the settings of the "vision" or "audio" tower. Raises ConversionError if there is none."""
+        own = checkpoint.config.get(f"{sense}_config")
         if not isinstance(own, dict):
-            raise ConversionError("config.json lacks 'vision_config'")
+            raise ConversionError(f"config.json lacks '{sense}_config'")
         config = cls(checkpoint.config)
         config.raw = own
         config._image_settings = _image_settings_of(checkpoint)
@@ -83,7 +83,7 @@ class Config:
 
     @property
     def text(self) -> Config:
-        """The settings of the text model that the vision tower belongs to."""
+        """The settings of the text model that the tower belongs to."""
         return Config(self.whole)
 
     def image_setting(self, name: str, otherwise: Any = None) -> Any:

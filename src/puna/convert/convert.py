@@ -60,7 +60,7 @@ def convert(
 ) -> None:
     """Write the model of `folder` to `target` as F32, F16 or BF16; by default, as published.
 
-    8-bit floats become Q8_0. Peak memory is that of the largest tensor. The vision tower is left out: see
+    8-bit floats become Q8_0. Peak memory is that of the largest tensor. A tower is left out: see
     `convert_tower`. Raises ConversionError for a folder that is incomplete, damaged or of an unknown
     architecture, and for settings that a GGUF file cannot carry unless `ignore` names them; GGUFError if the
     file cannot be written.
@@ -82,7 +82,7 @@ def convert_tower(
     name: str = "",
     report: Report = lambda done, total: None,
 ) -> bool:
-    """Write the vision tower of the model in `folder` to `target`, laid out like llama.cpp's `mmproj` files.
+    """Write the vision or audio tower of the model in `folder` to `target`, like llama.cpp's `mmproj` files.
 
     Returns whether the model has a tower that can be converted. Raises like `convert`.
     """
@@ -152,11 +152,11 @@ def _model(
 
 def _tower(checkpoint: Checkpoint, target: Path, file_type: FileType | None, name: str) -> _Draft | None:
     family = tower_of(checkpoint.config)
-    if family is None or not isinstance(checkpoint.config.get("vision_config"), dict):
+    if family is None or not isinstance(checkpoint.config.get(f"{family.sense}_config"), dict):
         return None
     kind = _checked_type(checkpoint, file_type)
     with _named(checkpoint.folder):
-        config = Config.of_tower(checkpoint)
+        config = Config.of_tower(checkpoint, family.sense)
         planned = targets(checkpoint, config, family, _TYPES[kind])
         writer = _writer(target, family, "mmproj", name or checkpoint.folder.resolve().name, kind)
         keys = tower_metadata(config, family)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from puna.architectures import ARCHITECTURES, UNKNOWN
 from puna.convert.checkpoint import Values
@@ -66,10 +66,12 @@ class Family:
     norm_offset: float = 0.0  # added to norms, whose checkpoint values are relative to it
     plain_norms: tuple[str, ...] = ()  # norms stored without an offset
     vocabulary: str = "auto"  # see `vocabulary.py`
+    template: str = ""  # chat template in place of the published one
     pre: str = ""  # the pre-tokenizer's name, if several split text alike
     prefix: str = ""  # prepended to names that lack it
     dropped: tuple[str, ...] = ()  # prefixes of tensors left out of the file
     kept: tuple[str, ...] = ()  # prefixes of the only tensors kept, spelled as in `names`; empty: all
+    sense: Literal["vision", "audio"] = "vision"  # of a tower
     only_with: Mapping[str, str] = field(default_factory=dict)  # tensors left out of files that lack another
     rename: Callable[[str, Config], str] = lambda name, config: name  # applied before a name is looked up
     when: Callable[[Config], bool] = lambda config: True  # selects among families with the same names

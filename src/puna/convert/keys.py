@@ -137,7 +137,7 @@ _USUAL: Final[dict[str, Key]] = {
     "rope.freq_base_swa": lambda config: _float(config.local_rope_theta),
 }  # fmt: skip
 
-_OF_TOWERS: Final[dict[str, Key]] = {
+_OF_VISION: Final[dict[str, Key]] = {
     "has_vision_encoder": lambda config: True,
     "vision.projection_dim": lambda config: config.text.count("hidden_size", "n_embd"),
     "vision.image_size": lambda config: _first(config["image_size"]),
@@ -148,6 +148,17 @@ _OF_TOWERS: Final[dict[str, Key]] = {
     "vision.attention.head_count": ("num_attention_heads", "num_heads", "heads"),
     "vision.image_mean": lambda config: _normalised(config, "image_mean", 0.0),
     "vision.image_std": lambda config: _normalised(config, "image_std", 1.0),
+}
+
+_OF_AUDIO: Final[dict[str, Key]] = {
+    "has_audio_encoder": lambda config: True,
+    "audio.projection_dim": lambda config: config.text.count("hidden_size"),
+    "audio.embedding_length": ("hidden_size", "d_model"),
+    "audio.feed_forward_length": ("intermediate_size", "encoder_ffn_dim"),
+    "audio.block_count": ("num_hidden_layers", "encoder_layers"),
+    "audio.attention.head_count": ("num_attention_heads", "encoder_attention_heads"),
+    "audio.attention.layer_norm_epsilon": lambda config: 1e-5,
+    "audio.num_mel_bins": "num_mel_bins",
 }
 
 #: Prefixes of keys that every reader needs.
@@ -209,8 +220,9 @@ def _check_rotated(found: Mapping[str, Any], config: Config) -> None:
 
 
 def tower_metadata(config: Config, family: Family) -> dict[str, Any]:
-    """Return the keys of a vision tower, without the prefix `clip`."""
-    return checked({key: _value(config, given) for key, given in {**_OF_TOWERS, **family.keys}.items()})
+    """Return the keys of a tower, without the prefix `clip`."""
+    usual = _OF_AUDIO if family.sense == "audio" else _OF_VISION
+    return checked({key: _value(config, given) for key, given in {**usual, **family.keys}.items()})
 
 
 def plain_metadata(config: Config, family: Family) -> dict[str, Any]:

@@ -18,6 +18,7 @@ _TEXTS: Final = tuple(
     sorted({f"families.{name}" for record in ARCHITECTURES.values() for name in record.converters})
 )
 _TOWERS: Final = (
+    "towers.audio",
     "towers.clip",
     "towers.deepseek_ocr",
     "towers.gemma4",
@@ -60,7 +61,7 @@ def family_of(checkpoint: Checkpoint) -> Family:
 
 
 def tower_of(config: Mapping[str, Any]) -> Family | None:
-    """Return the family of this model's vision tower, or None. Raises ConversionError."""
+    """Return the family of this model's tower, or None. Raises ConversionError."""
     return _matching(_families(_TOWERS).get(_architecture(config), ()), Config(config))
 
 
@@ -106,7 +107,7 @@ def convertible() -> list[str]:
 
 
 def convertible_towers() -> list[str]:
-    """Return the convertible architectures with vision towers, sorted."""
+    """Return the convertible architectures with towers, sorted."""
     return sorted(_families(_TOWERS))
 
 

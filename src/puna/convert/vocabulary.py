@@ -433,7 +433,8 @@ def vocabulary(checkpoint: Checkpoint, config: Config, family: Family) -> dict[s
         **({} if tokens.model == "rwkv" else special_tokens(checkpoint, config, tokens)),
     }  # fmt: skip
     keys = {_PREFIX + key: value for key, value in found.items() if value is not None}
-    return keys | {f"tokenizer.{key}": text for key, text in chat_templates(checkpoint).items()}
+    templates = {"chat_template": family.template} if family.template else chat_templates(checkpoint)
+    return keys | {f"tokenizer.{key}": text for key, text in templates.items()}
 
 
 def _tokens(checkpoint: Checkpoint, config: Config) -> TokenTable:

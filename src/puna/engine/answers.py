@@ -118,6 +118,7 @@ class Answers:
                 eval_count=sequence.generated,
                 eval_duration=max(1, sequence.last_ns - sequence.first_ns),
                 cached=sequence.cached,
+                heard=sequence.prompt_heard,
                 truncated=sequence.truncated,
                 shifted=sequence.shifted,
                 stop=stop,

@@ -84,11 +84,12 @@ class Engine:
         sizes = choose_sizes(loaded, sizes)
         self.images: Images | None = None
         self._windows: Encoding | None = None  # of recordings
-        if loaded.vision is not None:
-            self.images = Images(loaded.vision, sizes.batch_size)
-            sizes = replace(sizes, batch_size=max(sizes.batch_size, loaded.vision.largest_group))
+        if loaded.vision is not None or loaded.audio is not None:
+            self.images = Images(loaded.vision, sizes.batch_size, hearing=loaded.audio)
         elif loaded.hearing is not None:
-            self._windows = Encoding(loaded.hearing, sizes.batch_size)
+            self._windows = Encoding([loaded.hearing], sizes.batch_size)
+        if loaded.vision is not None:
+            sizes = replace(sizes, batch_size=max(sizes.batch_size, loaded.vision.largest_group))
         self.loaded = loaded
         self.context = sizes.context
         self.parallel = sizes.parallel

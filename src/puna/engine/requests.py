@@ -6,11 +6,11 @@ import re
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 
-from puna.batch import Image, Input
+from puna.batch import Input
 from puna.chat.answers.family import Reading
 from puna.engine.batching import truncate
 from puna.engine.sequence import EmbeddingInput, Generation, Sequence, Sink, key_of, marked
@@ -29,9 +29,6 @@ from puna.sample import Sampler
 from puna.sample.transcript import TokenRules
 from puna.tokenizer import Tokenizer
 
-if TYPE_CHECKING:
-    from puna.vision.tower import VisionTower
-
 #: A generation ends after this many contexts, even if the request sets no limit or a higher one.
 _LIMIT_CONTEXTS: Final = 10
 
@@ -39,6 +36,10 @@ _LIMIT_CONTEXTS: Final = 10
 _ALWAYS_BYTES: Final = 1 << 20
 
 _TAG: Final = re.compile(r"\[img-(\d{1,9})\]")
+
+#: An image or a recording.
+_Shown = TypeVar("_Shown")
+_Shown_contra = TypeVar("_Shown_contra", contravariant=True)
 
 #: The tokens of a query and of a document, with the special tokens around and between them.
 Pair = tuple[list[int], list[int]]
@@ -269,15 +270,22 @@ def too_long(count: int, context: int) -> ContextLengthError:
     )
 
 
+class Placing(Protocol[_Shown_contra]):
+    """Towers, for the images or recordings that they place in a prompt."""
+
+    def place(self, image: _Shown_contra, /) -> list[Input]:
+        """Return the prompt inputs of an image: its rows, and the tokens around them."""
+
+
 def read_text(
     text: str,
-    images: list[Image],
+    images: Items[_Shown],
     tokenizer: Tokenizer,
-    tower: VisionTower | None,
+    tower: Placing[_Shown] | None,
     *,
     add_special: bool = True,
 ) -> list[Input]:
-    """Return the inputs of `text`, with `[img-N]` replaced by the parts of image N.
+    """Return the inputs of `text`, with `[img-N]` replaced by those of image or recording N.
 
     Without images such a tag is ordinary text. The model's begin and end tokens are added around the whole
     text only, never beside an image in its middle. Raises `RequestError` for a number without an image.
@@ -297,7 +305,7 @@ def read_text(
     return inputs
 
 
-def _numbered(images: list[Image], number: int) -> Image:
+def _numbered(images: Items[_Shown], number: int) -> _Shown:
     if number >= len(images):
         numbers = "0" if len(images) == 1 else f"0 to {len(images) - 1}"
         raise RequestError(

@@ -84,6 +84,7 @@ class Sequence:
     opening: int = 0  # last inputs of the prompt that begin the answer
     prompt_length: int = 0  # inputs
     prompt_tokens: int = 0
+    prompt_heard: int = 0  # of these, the rows of recordings
     cached: int = 0  # inputs taken from the cache at the start
     generated: int = 0
     shifted: int = 0  # inputs dropped by shifts
@@ -98,6 +99,9 @@ class Sequence:
         self.grouped = any(item.same_batch for item in self.inputs)
         self.prompt_length = len(self.inputs)
         self.prompt_tokens = sum(item.tokens_read for item in self.inputs)
+        self.prompt_heard = sum(
+            isinstance(item.payload, ImagePart) and item.payload.image.heard for item in self.inputs
+        )
         self._locate()
 
     def _locate(self) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from puna.chat.templates.author import Author
 from puna.chat.templates.choose import abilities
-from puna.chat.templates.model_facts import ModelFacts, projector_for, read_facts
+from puna.chat.templates.model_facts import ModelFacts, facts_at, projector_for, read_facts
 from puna.chat.templates.renderer.client import Renderer
 from puna.config import path_of
 from puna.conversation.chat_model import ChatModel
@@ -76,7 +76,7 @@ def load(
         main_gpu: the GPU that is used first, or with llama.cpp the only one.
         tensor_split: shares of the layers for several GPUs.
         use_mmap: with llama.cpp, leave weights in the mapped file.
-        projector: the GGUF file of the vision tower, if it is separate from the model.
+        projector: the GGUF file of the vision or audio tower, if it is separate from the model.
         adapters: LoRA adapters (GGUF files or PEFT folders) by the names that requests use, by default the
             file names; they follow those of the stored model. Requests without `lora` use all of them.
         progress: True shows a bar, in notebooks a widget, while a folder is converted and weights are read; a
@@ -104,7 +104,7 @@ def load(
         facts, context = source.read(num_ctx or chosen.num_ctx)
         if projector is None:
             projector = source.projector()
-        author = source.author(facts, sees=projector is not None)
+        author = source.author(facts, None if projector is None else facts_at(Path(projector)))
         settings = LoadSettings(
             context=context,
             parallel=parallel,
@@ -171,15 +171,15 @@ class _Source:
             return read_facts(file), context or 0
 
     def projector(self) -> Path | None:
-        """Return the file of the model's vision tower, or None."""
+        """Return the file of the model's separate towers, or None."""
         if self.stored is not None:
             return projector_for(self.stored.projector_paths, self.path)
         return self.parts.projector if self.parts is not None else None
 
-    def author(self, facts: ModelFacts, *, sees: bool) -> Author:
+    def author(self, facts: ModelFacts, towers: ModelFacts | None) -> Author:
         if self.stored is not None:
             return Author.of(self.stored)
-        return Author(self.path.name, lambda: abilities(facts, sees=sees))
+        return Author(self.path.name, lambda: abilities(facts, towers=towers))
 
     def adapters(self, given: Mapping[str, str | Path] | Sequence[str | Path] | None) -> list[AdapterFile]:
         """Return the model's own adapters, followed by those `given`."""

@@ -9,12 +9,13 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import cast
+from typing import TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from puna.audio.tower import WhisperEncoder
+from puna.audio.tower import AudioTower
+from puna.audio.whisper import WhisperEncoder
 from puna.errors import InsufficientMemoryError, ModelError, UnsupportedModelError, shown
 from puna.gguf import GGUFFile, open_gguf
 from puna.kvcache.cache import Cache
@@ -65,6 +66,7 @@ from puna.vision.tower import VisionTower
 _HARMLESS = re.compile(r"rope_freqs\b|(blk\.\d+\.)?(attn_rot_embd|rope\.freqs)\b|cls\b")
 
 ProgressCallback = Callable[[int, int], None]
+AnyTower = TypeVar("AnyTower", VisionTower, AudioTower)
 
 
 @dataclass
@@ -85,7 +87,8 @@ class LoadedModel:
     gpus: int = 0  # GPUs that it could be on
     warnings: tuple[str, ...] = ()  # for users of the model
     vision: VisionTower | None = None  # vision tower
-    hearing: WhisperEncoder | None = None  # audio tower
+    audio: AudioTower | None = None  # audio tower of a model that chats
+    hearing: WhisperEncoder | None = None  # audio tower of a model that transcribes
     adapters: Adapters | None = None  # requests may use them
 
     @property
@@ -192,9 +195,9 @@ def load_model(
 ) -> LoadedModel:
     """Open, check and load the model at `path`, and the draft model at `draft`.
 
-    The vision tower is in the same file, or at `projector`. Each request may name any of `adapters`. Puna's
-    own engine computes with `ops` or in `stages`, by default on the devices of `puna.model.placement`.
-    `progress` is called with (bytes done, bytes in total) while the weights of the first model are read;
+    Towers are in the same file, or at `projector`. Each request may name any of `adapters`. Puna's own engine
+    computes with `ops` or in `stages`, by default on the devices of `puna.model.placement`. `progress` is
+    called with (bytes done, bytes in total) while the weights of the first model are read;
     where kernels are compiled after that, it counts as some more bytes.
 
     Raises `GGUFError` (damaged file), `UnsupportedModelError`, `ModelError` (missing or misshapen
@@ -419,11 +422,15 @@ def _load(request: _Request, forecast: MemoryForecast, placed: Placed, pairs: Se
         source = _FileSource(file, stage.ops, total, progress, part, done)
         models.append(_load_text(file, part, source))
         done = source.done
-    first, vision, hearing = models[0], None, None
+    first, vision, audio, hearing = models[0], None, None, None
     if (seen := parts[0].vision) is not None:
-        vision = _load_vision(seen, _FileSource(seen.file, first.ops, total, progress, done=done), tokenizer)
-    if (heard := parts[0].hearing) is not None:
-        hearing = _load_hearing(heard, _FileSource(file, first.ops, total, progress, done=done))
+        source = _FileSource(seen.file, first.ops, total, progress, done=done)
+        vision, done = _load_tower(seen, source, tokenizer, is_of_images), source.done
+    if (heard := parts[0].audio) is not None:
+        source = _FileSource(heard.file, first.ops, total, progress, done=done)
+        audio = _load_tower(heard, source, tokenizer, is_of_sound)
+    if (encoder := parts[0].hearing) is not None:
+        hearing = _load_hearing(encoder, _FileSource(file, first.ops, total, progress, done=done))
     pooling = None if first.encodes_prompts else read_pooling(file, generates=first.generates)
     loaded = LoadedModel(
         file.path,
@@ -434,6 +441,7 @@ def _load(request: _Request, forecast: MemoryForecast, placed: Placed, pairs: Se
         pooling,
         vram_bytes=forecast.vram_bytes,
         vision=vision,
+        audio=audio,
         hearing=hearing,
         fitting=placed.fitting,
         gpus=placed.gpus,
@@ -498,14 +506,14 @@ def _load_with_llamacpp(
     )
 
 
-def _load_vision(
-    forecast: TowerForecast[VisionTower], source: _FileSource, tokenizer: Tokenizer
-) -> VisionTower:
-    """Load the tower from its own file, or from the vision tensors of the text model's file."""
+def _load_tower(
+    forecast: TowerForecast[AnyTower], source: _FileSource, tokenizer: Tokenizer, reads: Callable[[str], bool]
+) -> AnyTower:
+    """Load a tower from its own file, or from the tensors of the text model's file that it `reads`."""
     with _naming(forecast.file):
         tower = type(forecast.tower).load(source, forecast.tower.options)
         tower.use(tokenizer)
-    _refuse_unknown(forecast.file, [name for name in source.left if is_of_images(name)])
+    _refuse_unknown(forecast.file, [name for name in source.left if reads(name)])
     return tower
 
 
@@ -601,8 +609,10 @@ class _FileSource:
 
 
 def _significant(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return `shape` without leading ones: some files store a matrix of one row as a vector."""
-    return _significant(shape[1:]) if shape[:1] == (1,) else shape
+    """Return `shape` without ones at its ends: some files store a matrix of one row or column as a vector."""
+    if shape[:1] == (1,):
+        return _significant(shape[1:])
+    return _significant(shape[:-1]) if shape[-1:] == (1,) else shape
 
 
 def _product(shape: tuple[int, ...]) -> str:

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from puna.architectures import ARCHITECTURES
-from puna.audio.tower import AudioOptions, WhisperEncoder
+from puna.audio.registry import audio_tower_beside
+from puna.audio.whisper import WhisperEncoder, WhisperEncoderOptions
 from puna.errors import InsufficientMemoryError, ModelError, UnsupportedModelError
 from puna.gguf import StringArray
 from puna.gguf.metadata import scalar
@@ -27,6 +28,7 @@ from puna.vision.options import OF_IMAGES, OF_SOUND
 from puna.vision.registry import read_checked, tower_beside, tower_in
 
 if TYPE_CHECKING:
+    from puna.audio.tower import AudioTower
     from puna.gguf import GGUFFile, TensorInfo
     from puna.model.options import TextOptions
     from puna.vision.tower import VisionTower
@@ -237,7 +239,7 @@ class Forecast(MemoryForecast):
         layers: tuple[int, int] | None = None,
         on_host: TensorNames = no_tensor,
     ) -> None:
-        """Read the options; `projector` is the vision tower's own file, if any.
+        """Read the options; `projector` is the file of separate towers, if any.
 
         `prediction_heads` says whether they will be loaded. `layers` [begin, end) are those of this process
         if others have the rest; see `puna.model.stages`. Weights `on_host` stay in the machine's memory if
@@ -266,6 +268,7 @@ class Forecast(MemoryForecast):
         self._logits = max((t.shape[0] for t in self._tensors if t.name == "token_embd.weight"), default=0)
         is_first = self.options.stage is None or self.options.stage.is_first
         self.vision = _vision_in(file, projector, self.options.hidden_size, ops) if is_first else None
+        self.audio = _audio_in(file, projector, self.options.hidden_size, ops) if is_first else None
         self.hearing = _hearing_in(file, self.options.hidden_size, ops) if is_first else None
         tokens = file.get("tokenizer.ggml.tokens") if is_first else None
         self._vocab = len(tokens) if isinstance(tokens, StringArray) else 0
@@ -295,7 +298,8 @@ class Forecast(MemoryForecast):
 
     @property
     def weight_bytes(self) -> int:
-        beside = sum(each.file_bytes for each in (self.vision, self.hearing) if each is not None)
+        towers = self.vision, self.audio, self.hearing
+        beside = sum(each.file_bytes for each in towers if each is not None)
         return sum(tensor.nbytes for tensor in self._tensors) + beside
 
     @property
@@ -323,13 +327,12 @@ class Forecast(MemoryForecast):
             PartMemory(layer_name(part) if isinstance(part, int) else part, Backend.device, size, 0)
             for part, size in self._host_weights.items()
         ]
-        reading = 0
-        if self.vision is not None:
-            parts.append(PartMemory("vision", self._device, self.vision.weight_bytes, 0))
-            reading = self.vision.tower.memory_bytes(batch) + IMAGE_STATE_BYTES
-        if self.hearing is not None:
-            parts.append(PartMemory("hearing", self._device, self.hearing.weight_bytes, 0))
-            reading = self.hearing.tower.memory_bytes(batch) + IMAGE_STATE_BYTES
+        named = ("vision", self.vision), ("audio", self.audio), ("hearing", self.hearing)
+        towers = {name: tower for name, tower in named if tower is not None}
+        parts += [PartMemory(name, self._device, each.weight_bytes, 0) for name, each in towers.items()]
+        # Only one image or window of a recording is read at a time.
+        reading = max((each.tower.memory_bytes(batch) for each in towers.values()), default=0)
+        reading += IMAGE_STATE_BYTES if towers else 0
         return MemoryTable(
             context=context,
             parallel=parallel,
@@ -365,10 +368,21 @@ def _vision_in(
     return _tower_forecast(tower, where, tensors, ops)
 
 
+def _audio_in(
+    file: GGUFFile, projector: GGUFFile | None, text_size: int, ops: Backend
+) -> TowerForecast[AudioTower] | None:
+    kind = None if projector is None else audio_tower_beside(projector, file.architecture)
+    if kind is None or projector is None:
+        return None
+    tower = kind(kind.read_options(projector, text_size), ops)
+    tensors = [tensor for name, tensor in projector.tensors.items() if is_of_sound(name)]
+    return _tower_forecast(tower, projector, tensors, ops)
+
+
 def _hearing_in(file: GGUFFile, text_size: int, ops: Backend) -> TowerForecast[WhisperEncoder] | None:
     if not ARCHITECTURES[file.architecture].transcribes:
         return None
-    tower = WhisperEncoder(AudioOptions.read(file, text_size), ops)
+    tower = WhisperEncoder(WhisperEncoderOptions.of_whisper(file, text_size), ops)
     return _tower_forecast(tower, file, [t for name, t in file.tensors.items() if is_of_sound(name)], ops)
 
 

@@ -50,7 +50,8 @@ def _kind(file: GGUFFile) -> str:
     declared = _text(file, "general.type")
     if declared in ("adapter", "projector"):
         return declared
-    if file.get("vision.block_count") is not None and file.get("block_count") is None:
+    has_tower = any(file.get(f"{kind}.block_count") is not None for kind in ("vision", "audio"))
+    if has_tower and file.get("block_count") is None:
         return "projector"
     return "model"
 

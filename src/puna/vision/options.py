@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 #: Prefixes of the tensors of a vision tower.
 OF_IMAGES: Final = ("v.", "s.", "mm.", "model.image_newline")
-#: Prefixes of the tensors of an audio tower, which only models that transcribe use.
+#: Prefixes of the tensors of an audio tower.
 OF_SOUND: Final = ("a.", "mm.a.")
 #: Patches of an image beyond which a file is damaged: eight times the largest published models'.
 _MAX_PATCHES: Final = 1 << 17

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from puna.architectures import ARCHITECTURES, UNKNOWN
@@ -153,8 +154,15 @@ def has_tower(file: GGUFFile) -> bool:
     )
 
 
+def has_own_tower(file: GGUFFile) -> bool:
+    """Whether a projector's file has a vision tower, and not an audio tower alone."""
+    return file.get("vision.block_count") is not None or file.get("audio.block_count") is None
+
+
 def projector_type(file: GGUFFile) -> str:
-    """Return the projector type that a file with only a tower declares."""
+    """Return the projector type that a file with only towers declares; "" if it has no vision tower."""
+    if not has_own_tower(file):
+        return ""
     kinds = (file.get(key) for key in ("vision.projector_type", "projector_type"))
     # The first LLaVA files declare none.
     kind = next((kind for kind in kinds if isinstance(kind, str)), "mlp")
@@ -164,24 +172,35 @@ def projector_type(file: GGUFFile) -> str:
 
 
 def is_read_by(kind: str, architecture: str) -> bool:
-    """Whether a text model of `architecture` reads the rows of a supported tower of this kind."""
+    """Whether a text model of `architecture` reads the rows of a supported tower of this kind.
+
+    The tower is a vision or an audio tower.
+    """
     return kind in ARCHITECTURES.get(architecture, UNKNOWN).projectors
 
 
-def tower_beside(file: GGUFFile, architecture: str) -> type[VisionTower]:
+def tower_beside(file: GGUFFile, architecture: str) -> type[VisionTower] | None:
     """Return the class of a tower in its own file, for text models of `architecture`.
 
-    Raises `UnsupportedModelError`.
+    Returns None for a file with an audio tower alone. Raises `UnsupportedModelError`.
     """
+    if not has_own_tower(file):
+        return None
+    kind = projector_type(file)
+    check_projector(file, kind, _PROJECTORS, architecture)
+    return _class(_PROJECTORS[kind])
+
+
+def check_projector(file: GGUFFile, kind: str, supported: Collection[str], architecture: str) -> None:
+    """Raise `UnsupportedModelError` unless text models of `architecture` read a projector of this kind."""
     if file.architecture != PROJECTOR_ARCHITECTURE:
         raise UnsupportedModelError(
             f"{file.path} is not a projector: its architecture is {shown(file.architecture)}, not 'clip'"
         )
-    kind = projector_type(file)
-    if kind not in _PROJECTORS:
+    if kind not in supported:
         raise UnsupportedModelError(
             f"{file.path}: projectors of type {shown(kind)} are not supported; "
-            f"supported: {', '.join(sorted(_PROJECTORS))}"
+            f"supported: {', '.join(sorted(supported))}"
         )
     if not is_read_by(kind, architecture):
         readers = sorted(name for name, record in ARCHITECTURES.items() if kind in record.projectors)
@@ -189,7 +208,6 @@ def tower_beside(file: GGUFFile, architecture: str) -> type[VisionTower]:
             f"{file.path}: a projector of type {shown(kind)} is for {' or '.join(readers)}, "
             f"not for {shown(architecture)}"
         )
-    return _class(_PROJECTORS[kind])
 
 
 def _class(path: str) -> type[VisionTower]:

@@ -164,14 +164,14 @@ def kept_together(inputs: list[Input], *, one_batch: bool) -> list[Input]:
     return inputs
 
 
-def marker(tokenizer: Tokenizer, spelling: str) -> int:
-    """Return the id of the token spelled `spelling`, whatever its type.
+def marker(tokenizer: Tokenizer, spelling: str, marked: str = "images") -> int:
+    """Return the id of the token spelled `spelling`, whatever its type; it is beside what is `marked`.
 
     Raises `ModelError` if there is none.
     """
     id = tokenizer.id_of(spelling)
     if id is None:
-        raise ModelError(f"the vocabulary has no token {spelling}, which marks images")
+        raise ModelError(f"the vocabulary has no token {spelling}, which marks {marked}")
     return id
 
 

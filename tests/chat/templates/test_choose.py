@@ -104,9 +104,10 @@ def test_an_unknown_model_without_a_template_gets_the_plain_prompt(create: Creat
         (
             "{{ .Prompt }}",
             "gemma3",
-            # Without tensors of a vision tower there is no vision, whatever the metadata says.
+            # Without tensors of a vision tower there is no vision, whatever the metadata says, and no audio
+            # tower is read from the model's own file.
             {"ARCH__block_count": 1, "ARCH__vision__block_count": 2, "ARCH__audio__block_count": 2},
-            ("completion", "audio"),
+            ("completion",),
         ),
         (None, "llama", {"tokenizer__chat_template": JINJA}, ("completion",)),
         (None, "llama", {"tokenizer__chat_template": "{% if tools %}{% endif %}"}, ("completion", "tools")),
@@ -132,9 +133,11 @@ def test_capabilities_come_from_template_and_file(
 def test_claimed_capabilities_and_vision_keep_their_order() -> None:
     facts = ModelFacts(architecture="llama")
     template = "{{ .Tools }}{{ .Prompt }}{{ .Suffix }}"
-    assert abilities(facts, chat_template(facts, template), extra=["image"], sees=True).capabilities == (
-        "completion", "vision", "image", "tools", "insert",
+    towers = ModelFacts(projector="pixtral", hearing="voxtral")
+    assert abilities(facts, chat_template(facts, template), extra=["image"], towers=towers).capabilities == (
+        "completion", "vision", "audio", "image", "tools", "insert",
     )  # fmt: skip
+    assert "audio" not in abilities(facts, towers=ModelFacts(hearing="qwen3a")).capabilities
     assert abilities(facts, extra=["thinking"]).capabilities == ("completion", "thinking")
 
 

@@ -94,12 +94,14 @@ class Author:
             return chat_template(facts() or ModelFacts(), template)
 
         def find() -> Abilities:
+            path = model.model_path
+            projector = projector_for(model.projector_paths, path) if path else None
             return abilities(
                 facts(),
                 chosen(),
                 extra=model.config.capabilities or (),
                 parser=model.config.parser,
-                sees=bool(model.model_path and projector_for(model.projector_paths, model.model_path)),
+                towers=None if projector is None else facts_at(projector),
             )
 
         return cls(

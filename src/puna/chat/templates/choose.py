@@ -149,24 +149,26 @@ def abilities(
     template: ChatTemplate | None = None,
     *,
     extra: Collection[str] = (),
-    sees: bool = False,
+    towers: ModelFacts | None = None,
     parser: str = "",
 ) -> Abilities:
     """Return the abilities of a model with `template`, by default that of its file. Raises TemplateError.
 
-    `facts` are None when the model's file cannot be read. `extra` are further capabilities that the author
-    claims, and `parser` is the author's name for how answers are read.
+    `facts` are None when the model's file cannot be read; `towers` are those of the file with its separate
+    towers, if any. `extra` are further capabilities that the author claims, and `parser` is the author's name
+    for how answers are read.
     """
     form = traits(template or chat_template(facts or ModelFacts()))
     named = PARSERS.get(parser)
     family = family_by(parser, form.family, facts.architecture if facts else "", form.call_tags)
+    beside = facts.senses_by(towers) if facts is not None and towers is not None else ()
     found = {
         "embedding": facts is not None and facts.embeds and not facts.ranks,
         "rerank": facts is not None and facts.ranks,
         "transcription": facts is not None and facts.transcribes,
         "completion": facts is not None and not facts.embeds and not facts.transcribes,
-        "vision": sees or (facts is not None and facts.sees),
-        "audio": facts is not None and facts.hears,
+        "vision": facts is not None and (facts.sees or "vision" in beside),
+        "audio": facts is not None and (facts.hears or "audio" in beside),
         **dict.fromkeys(extra, True),
         "tools": facts is not None
         and not facts.embeds

@@ -1,4 +1,4 @@
-"""Conversations: their messages, the tags of their images, and the interface of chat formats."""
+"""Conversations: their messages, the tags of images and recordings, and the interface of chat formats."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Think = bool | str | None
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """One message, in the shape of the native API; `images` are bytes of image files.
+    """One message, in the shape of the native API; `images` are bytes of image files and audio files.
 
     `tool_calls` are `{"id"?, "function": {"name", "arguments": {...}}}`; `tool_name` and
     `tool_call_id` identify the call that a message of role `tool` answers.
@@ -95,7 +95,7 @@ def call_function(call: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 def tag(number: int) -> str:
-    """Return the text that stands for the image `number`."""
+    """Return the text that stands for the image or recording `number`."""
     return f"[img-{number}]"
 
 

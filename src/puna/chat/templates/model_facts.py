@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from puna.architectures import ARCHITECTURES, UNKNOWN
+from puna.audio.registry import hearing_type
 from puna.chat.templates.defaults import TELLING_TOKENS
 from puna.chat.templates.messages import SpecialTokens
 from puna.errors import GGUFError
@@ -51,10 +52,18 @@ class ModelFacts:
     sees: bool = False
     hears: bool = False
     transcribes: bool = False
-    projector: str = ""  # the type of a file with nothing but a vision tower
+    projector: str = ""  # the type of the vision tower in a file with nothing but towers
+    hearing: str = ""  # the type of the audio tower in such a file
+
+    def senses_by(self, towers: ModelFacts) -> list[str]:
+        """Return those of "vision" and "audio" that the file with the facts `towers` gives the model."""
+        kinds = {"vision": towers.projector, "audio": towers.hearing}
+        return [sense for sense, kind in kinds.items() if is_read_by(kind, self.architecture)]
 
 
 def read_facts(file: GGUFFile) -> ModelFacts:
+    transcribes = ARCHITECTURES.get(file.architecture, UNKNOWN).transcribes
+    is_projector = file.architecture == PROJECTOR_ARCHITECTURE
     return ModelFacts(
         architecture=file.architecture,
         chat_template=_text(file, _TEMPLATE),
@@ -67,18 +76,19 @@ def read_facts(file: GGUFFile) -> ModelFacts:
         embeds=file.get("pooling_type") is not None or is_reranker(file),
         ranks=is_reranker(file),
         sees=has_tower(file),
-        hears=file.get("audio.block_count") is not None,
-        transcribes=ARCHITECTURES.get(file.architecture, UNKNOWN).transcribes,
-        projector=projector_type(file) if file.architecture == PROJECTOR_ARCHITECTURE else "",
+        hears=transcribes and file.get("audio.block_count") is not None,
+        transcribes=transcribes,
+        projector=projector_type(file) if is_projector else "",
+        hearing=hearing_type(file) if is_projector else "",
     )
 
 
 def projector_for(paths: Iterable[Path], model: Path | str) -> Path | None:
-    """Return the first of some vision tower files that fits the model at `model`, if any."""
+    """Return the first of some files of towers that fits the model at `model`, if any."""
     facts = facts_at(Path(model))
     for path in paths:
-        tower = facts_at(path)
-        if facts and tower and is_read_by(tower.projector, facts.architecture):
+        towers = facts_at(path)
+        if facts and towers and facts.senses_by(towers):
             return path
     return None
 

@@ -81,6 +81,14 @@ def _is_reranker(*, tied: bool) -> Callable[[Config], bool]:
     return when
 
 
+#: Prompts as the published template writes them; that one has no place for a recording within a text.
+_ASR_TEMPLATE: Final = (
+    "{% if messages[0]['role'] != 'system' %}{{ '<|im_start|>system\n<|im_end|>\n' }}{% endif %}"
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
 _RANKING: Final = Family(
     hf=("Qwen3ForCausalLM",), architecture="qwen3", pre="qwen2", when=_is_reranker(tied=False),
     harmless=WINDOWS, defaults=_QWEN3_DEFAULTS,
@@ -119,6 +127,10 @@ _QWEN: Final = (
     Family(
         hf=("Qwen3ForCausalLM",), architecture="qwen3", pre="qwen2", harmless=WINDOWS,
         defaults=_QWEN3_DEFAULTS,
+    ),
+    Family(
+        hf=("Qwen3ASRForConditionalGeneration",), architecture="qwen3", pre="qwen2", harmless=WINDOWS,
+        defaults=_QWEN3_DEFAULTS, template=_ASR_TEMPLATE,
     ),
     Family(
         hf=("Qwen3MoeForCausalLM",), architecture="qwen3moe", keys={**EXPERTS, **NOT_SUMMED}, pre="qwen2",

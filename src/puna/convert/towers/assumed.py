@@ -1,4 +1,4 @@
-"""Settings of vision towers that no GGUF key carries, and the values that readers assume."""
+"""Settings of towers that no GGUF key carries, and the values that readers assume."""
 
 from __future__ import annotations
 
@@ -59,7 +59,13 @@ _ASSUMED: Final[Mapping[str, Mapping[str, tuple[Any, ...]]]] = {
     "qwen2vl_merger": {"vision_config.hidden_act": ("quick_gelu",), **_FRAMES},
     "qwen2.5vl_merger": {**_SILU, **_FRAMES},
     "qwen3vl_merger": {**_SIGLIP, **_FRAMES},
+    "qwen2a": {"audio_config.activation_function": ("gelu",)},
+    "qwen3a": {
+        "audio_config.activation_function": ("gelu",), "audio_config.n_window": (50,),
+        "audio_config.n_window_infer": (800,),
+    },
     "resampler": {**_SIGLIP, "slice_mode": (True,), "slice_config.max_slice_nums": (9,)},
+    "voxtral": {"audio_config.activation_function": ("gelu",), "projector_hidden_act": ("gelu",)},
 }  # fmt: skip
 _SLICES: Final = {"max_slice_nums": (9,), "slice_mode": (True,), "downsample_mode": ("16x",)}
 #: Image preprocessing settings (`preprocessor_config.json`), by projector type.

@@ -1,4 +1,4 @@
-"""Whisper's decoder, which writes what its encoder (`puna.audio.tower`) hears (arXiv:2212.04356).
+"""Whisper's decoder, which writes what its encoder (`puna.audio.whisper`) hears (arXiv:2212.04356).
 
 The first input of an answer has the states of a window of a recording as its payload. Their keys and values
 are computed once, in all layers, and cached like an image's. Reference: `WhisperDecoder` in transformers.

@@ -1,4 +1,4 @@
-"""Convolutions over a square grid of patches, computed as matrix products with each place's neighbours.
+"""Convolutions over a grid of patches, computed as matrix products with each place's neighbours.
 
 A grid is an array [height * width, channels]. Places outside it read the row of zeros that `rimmed` appends.
 """
@@ -17,13 +17,17 @@ from puna.ops import Array, Backend, Weight
 from puna.vision.layers.attention import pieces
 
 
-def neighbours(side: int, kernel: int, step: int, before: int, after: int) -> NDArray[np.int64]:
+def neighbours(
+    side: int, kernel: int, step: int, before: int, after: int, width: int | None = None
+) -> NDArray[np.int64]:
     """Return the indices that a convolution of `kernel` x `kernel` reads: [results, kernel * kernel].
 
-    The kernel starts `before` places outside the grid and may reach `after` places beyond it; places outside
-    have the index `side * side`.
+    The grid is a square unless it has a `width` of its own. The kernel starts `before` places outside the
+    grid and may reach `after` places beyond it; places outside have the index of the grid's last place + 1.
     """
-    numbers = np.pad(np.arange(side**2).reshape(side, side), (before, after), constant_values=side**2)
+    width = side if width is None else width
+    places = side * width
+    numbers = np.pad(np.arange(places).reshape(side, width), (before, after), constant_values=places)
     seen = np.lib.stride_tricks.sliding_window_view(numbers, (kernel, kernel))[::step, ::step]
     return np.ascontiguousarray(seen).reshape(-1, kernel**2)
 
@@ -68,10 +72,14 @@ class Convolution:
 
         The padding is `rim` places on each side, or SAME by default.
         """
-        ops, kernel = self.linear.ops, self.kernel
+        kernel = self.kernel
         seen = evenly(side, kernel, step) if rim is None else neighbours(side, kernel, step, rim, rim)
+        return self.over(grid, seen, slice_rows)
+
+    def over(self, grid: Array, seen: NDArray[np.int64], slice_rows: int) -> Iterator[Array]:
+        """Map a `rimmed` grid to [results, out], given the places that each result sees (`neighbours`)."""
         for begin, end in pieces(len(seen), slice_rows):
-            read = grid[ops.array(seen[begin:end].reshape(-1))]
+            read = grid[self.linear.ops.array(seen[begin:end].reshape(-1))]
             yield self.linear(read.reshape(end - begin, -1))
 
 

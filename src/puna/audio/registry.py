@@ -1,0 +1,42 @@
+"""Audio tower classes by the kind a file declares; only the requested module is imported."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Final
+
+from puna.vision.registry import check_projector, has_own_tower, is_read_by
+
+if TYPE_CHECKING:
+    from puna.audio.tower import AudioTower
+    from puna.gguf import GGUFFile
+
+#: Towers in files of their own, by `clip.projector_type`: "module:Class" in `towers/`.
+_PROJECTORS: Final = {
+    "qwen2a": "qwen2_audio:Qwen2Audio",
+    "qwen3a": "qwen3_asr:Qwen3Audio",
+    "voxtral": "voxtral:VoxtralAudio",
+}
+
+
+def hearing_type(file: GGUFFile) -> str:
+    """Return the type that a projector's file declares for its audio tower; "" if it has none."""
+    if file.get("audio.block_count") is None:
+        return ""
+    kinds = (file.get(key) for key in ("audio.projector_type", "projector_type"))
+    return next((kind for kind in kinds if isinstance(kind, str)), "")
+
+
+def audio_tower_beside(file: GGUFFile, architecture: str) -> type[AudioTower] | None:
+    """Return the class of the audio tower in a projector's file, for text models of `architecture`.
+
+    Returns None if there is none, or one that they do not read beside a vision tower. Raises
+    `UnsupportedModelError`.
+    """
+    kind = hearing_type(file)
+    if not kind or (has_own_tower(file) and not is_read_by(kind, architecture)):
+        return None
+    check_projector(file, kind, _PROJECTORS, architecture)
+    module, _, name = _PROJECTORS[kind].partition(":")
+    tower: type[AudioTower] = getattr(importlib.import_module(f"puna.audio.towers.{module}"), name)
+    return tower

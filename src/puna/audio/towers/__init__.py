@@ -1,0 +1,13 @@
+"""Audio towers of models that chat, one file per lineage.
+
+Each follows its model's reference. Where llama.cpp (L) shows a model something else:
+
+- Voxtral: no window of silence follows the last one (L: one does if a recording is short).
+- Qwen2-Audio: the silence that completes a window is masked, and has no rows (L: it is heard).
+- Qwen3-ASR: the last second of frames is completed with zeros before the convolutions, and their results
+  beyond the end are left out (L: the convolutions end with the frames). Recordings under half a second are
+  completed with silence (not L).
+
+Two deviations from the reference: the words `Audio 1:` before a recording for Qwen2-Audio are not written (as
+in L), and one of more than 30 seconds is read in several windows (as in L) and not cut.
+"""

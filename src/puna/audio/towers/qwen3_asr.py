@@ -1,0 +1,152 @@
+"""Audio tower of Qwen3-ASR: its convolutions read each second by itself, its layers eight at a time.
+
+Reference: `Qwen3ASREncoder` in Hugging Face transformers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
+
+import numpy as np
+
+from puna.audio.mel import Features
+from puna.audio.options import AudioOptions
+from puna.audio.recording import Recording
+from puna.audio.tower import AudioTower, AudioWindow
+from puna.errors import ModelError
+from puna.gguf.metadata import table_rows
+from puna.nn.layers import LayerNorm, Linear
+from puna.nn.module import WeightSource, blocks, weight
+from puna.ops import Array
+from puna.vision.layers.attention import Groups, PatchKeys, Slices
+from puna.vision.layers.convolution import Convolution, neighbours, rimmed
+from puna.vision.layers.layers import ExactLayer, Patches, Table, through
+
+if TYPE_CHECKING:
+    from puna.gguf import GGUFFile
+
+#: Frames that the convolutions read apart from others, and frames whose states attend to each other. No key
+#: carries them; all published models have the same.
+CHUNK: Final = 100
+WINDOW: Final = 800
+#: Shorter recordings are completed with silence.
+_LEAST_SAMPLES: Final = 8000
+
+_FLOAT_BYTES: Final = 4
+#: Copies per state alive at once, as in Whisper's encoder.
+_ROWS_ALIVE: Final = 6
+
+
+def _halved(size: int) -> int:
+    """Return the results along an axis of a convolution whose step is two."""
+    return (size + 1) // 2
+
+
+def _reduced(size: int) -> int:
+    """Return the results along an axis of all three convolutions."""
+    return _halved(_halved(_halved(size)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Qwen3AudioOptions(AudioOptions):
+    channels: int  # of the convolutions
+
+    @property
+    def reduced_size(self) -> int:
+        """Values of a place in time after the convolutions."""
+        return self.channels * _reduced(self.bands)
+
+
+class BandLinear(Linear):
+    """Linear over [bands, channels], with weights stored for [channels, bands]."""
+
+    @classmethod
+    def from_source(
+        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
+    ) -> Self | None:
+        values = source.values(f"{name}.weight", shape)
+        if values is None:
+            return None
+        turned = values.reshape(shape[0], options.channels, -1).transpose(0, 2, 1)
+        return cls.of_values(source, name, np.ascontiguousarray(turned).reshape(shape))
+
+
+class Qwen3Audio(AudioTower):
+    begins: ClassVar[str] = "<|audio_start|>"
+    ends: ClassVar[str] = "<|audio_end|>"
+
+    options: Qwen3AudioOptions
+    first: Convolution = weight("a.conv2d.1", "channels", 1, 3, 3)
+    second: Convolution = weight("a.conv2d.2", "channels", "channels", 3, 3)
+    third: Convolution = weight("a.conv2d.3", "channels", "channels", 3, 3)
+    reduction: BandLinear = weight("a.conv_out", "hidden_size", "reduced_size")
+    positions: Table = weight("a.position_embd", "positions", "hidden_size")
+    layers: Sequence[ExactLayer] = blocks("a.blk")
+    last_norm: LayerNorm = weight("a.post_ln", "hidden_size")
+    inner: Linear = weight("mm.a.mlp.1", "hidden_size", "hidden_size")
+    outer: Linear = weight("mm.a.mlp.2", "text_size", "hidden_size")
+
+    @classmethod
+    def read_options(cls, file: GGUFFile, text_size: int) -> Qwen3AudioOptions:
+        options = Qwen3AudioOptions.read(file, text_size, channels=table_rows(file, "a.conv2d.1.weight"))
+        if options.positions < _reduced(CHUNK):
+            raise ModelError(
+                f"{file.path}: tensor 'a.position_embd.weight' has {options.positions} rows, and "
+                f"{_reduced(CHUNK)} are needed"
+            )
+        return options
+
+    def loaded(self) -> None:
+        self.keys = PatchKeys(self.ops, self.options.layers[0].heads, self.options.layers[0].head_dim)
+
+    def prepare(self, recording: Recording) -> list[AudioWindow]:
+        least = max(len(recording.samples), _LEAST_SAMPLES)
+        features = Features(recording, self.options.bands, WINDOW, least=least)
+        return [
+            AudioWindow(features, begin, sum(self._counts(features, begin)))
+            for begin in range(0, features.all_frames, WINDOW)
+        ]
+
+    @staticmethod
+    def _counts(features: Features, begin: int) -> list[int]:
+        """Return the states of each chunk of the window from frame `begin` on."""
+        end = min(begin + WINDOW, features.all_frames)
+        return [_reduced(min(CHUNK, end - place)) for place in range(begin, end, CHUNK)]
+
+    def encode(self, window: AudioWindow, slice_rows: int) -> Slices[Array]:
+        frames, found = window.features.window(window.begin), []
+        for number, count in enumerate(self._counts(window.features, window.begin)):
+            chunk = frames[number * CHUNK : (number + 1) * CHUNK]
+            found.append((yield from self._convolved(chunk, slice_rows))[:count])
+        hidden = self.ops.concatenate(found)
+        self.keys.reserve(window.rows)
+        groups = [Groups.of(self.ops, [window.rows])] * len(self.layers)
+        hidden = yield from through(self.layers, hidden, Patches(self.keys, groups, slice_rows))
+        return self.outer(self.ops.gelu(self.inner(self.last_norm(hidden))))
+
+    def _convolved(self, chunk: Any, slice_rows: int) -> Slices[Array]:
+        """Return the states [time, hidden] of a chunk of features, float32 [CHUNK, bands]."""
+        ops = self.ops
+        bands, time = chunk.shape[1], CHUNK
+        grid = ops.array(np.ascontiguousarray(chunk.T).reshape(-1, 1))
+        for convolution in (self.first, self.second, self.third):
+            seen, made = neighbours(bands, 3, 2, 1, 1, width=time), []
+            for piece in convolution.over(rimmed(ops, [grid]), seen, slice_rows):
+                made.append(ops.gelu(piece))
+                yield
+            grid, bands, time = ops.concatenate(made), _halved(bands), _halved(time)
+        by_time = np.arange(bands * time).reshape(bands, time).T.reshape(-1)
+        rows = grid[ops.array(np.ascontiguousarray(by_time))].reshape(time, -1)
+        placed: Array = self.reduction(rows) + self.positions.values[:time]
+        return placed
+
+    def memory_bytes(self, slice_rows: int) -> int:
+        o = self.options
+        places = _halved(o.bands) * _halved(CHUNK)
+        convolved = 2 * places * o.channels + min(slice_rows, places) * 10 * o.channels
+        rows = WINDOW // CHUNK * _reduced(CHUNK)
+        row = o.layers[0].feed_forward_size * 3
+        alive = rows * o.hidden_size * _ROWS_ALIVE + min(slice_rows, rows) * row
+        return _FLOAT_BYTES * (max(convolved, alive) + WINDOW * o.bands)

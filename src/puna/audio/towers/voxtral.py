@@ -1,0 +1,69 @@
+"""Audio tower of Voxtral: Whisper's encoder, and a projector that joins neighbouring states to one row.
+
+Reference: `VoxtralForConditionalGeneration` in Hugging Face transformers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from puna.audio.mel import HOP, Features
+from puna.audio.recording import Recording
+from puna.audio.tower import AudioTower, AudioWindow
+from puna.audio.whisper import WhisperEncoder, WhisperEncoderOptions
+from puna.gguf.metadata import invalid, required
+from puna.nn.layers import Linear
+from puna.nn.module import part, weight
+from puna.ops import Array
+from puna.vision.layers.attention import Slices
+
+if TYPE_CHECKING:
+    from puna.gguf import GGUFFile
+
+
+@dataclass(frozen=True, kw_only=True)
+class VoxtralOptions(WhisperEncoderOptions):
+    joined: int  # neighbouring states that become a row
+
+    @property
+    def joined_size(self) -> int:
+        return self.joined * self.hidden_size
+
+
+class VoxtralAudio(AudioTower):
+    begins: ClassVar[str] = "[BEGIN_AUDIO]"
+
+    options: VoxtralOptions
+    encoder: WhisperEncoder = part()
+    first: Linear = weight("mm.a.mlp.1", "text_size", "joined_size")
+    second: Linear = weight("mm.a.mlp.2", "text_size", "text_size")
+
+    @classmethod
+    def read_options(cls, file: GGUFFile, text_size: int) -> VoxtralOptions:
+        key = "audio.projector.stack_factor"
+        options = VoxtralOptions.read(file, text_size, joined=required(file, key, 4))
+        if options.positions % options.joined:
+            raise invalid(
+                file, key, f"is {options.joined}, which does not divide the {options.positions} states of "
+                "a window"
+            )  # fmt: skip
+        return options
+
+    def loaded(self) -> None:
+        self.keys = self.encoder.keys
+
+    def prepare(self, recording: Recording) -> list[AudioWindow]:
+        o = self.options
+        length = o.frames * HOP
+        count = -(-len(recording.samples) // length)
+        features = Features(recording, o.bands, o.frames, least=count * length)
+        return [AudioWindow(features, number * o.frames, o.positions // o.joined) for number in range(count)]
+
+    def encode(self, window: AudioWindow, slice_rows: int) -> Slices[Array]:
+        states = yield from self.encoder.encode(window.features.window(window.begin), slice_rows)
+        rows = states.reshape(window.rows, self.options.joined_size)
+        return self.second(self.ops.gelu(self.first(rows)))
+
+    def memory_bytes(self, slice_rows: int) -> int:
+        return WhisperEncoder(self.options, self.ops).memory_bytes(slice_rows)

@@ -1,0 +1,148 @@
+"""Files of models that hear: their keys and tensors, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from puna.audio import registry
+from puna.chat.templates.choose import chat_template
+from puna.chat.templates.messages import Message
+from puna.chat.templates.model_facts import facts_at, projector_for
+from puna.convert import convert_tower
+from puna.errors import ConversionError, ModelError, UnsupportedModelError
+from puna.gguf import open_gguf
+from puna.model.load import load_model
+from puna.store.facts import facts_of
+from tests.model.models.parity import original
+from tests.tiny.audio.models import HEARING_MODELS
+from tests.tiny.converted import contents_of
+from tests.tiny.vision.common import Layout
+from tests.tiny.vision.models import VISION_MODELS
+
+
+@pytest.fixture(scope="module", params=HEARING_MODELS)
+def layout(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Layout:
+    config = HEARING_MODELS[request.param]()
+    return config.write(tmp_path_factory.mktemp(request.param), original(config))
+
+
+def changed(layout: Layout, keys: dict[str, Any], tensors: dict[str, Any] | None = None) -> Path:
+    assert layout.projector is not None
+    found = contents_of(layout.projector)
+    found.set(keys)
+    for name, values in (tensors or {}).items():
+        if values is None:
+            del found.tensors[name]
+        else:
+            found.tensors[name] = values
+    return found.write(layout.projector.with_name("changed.gguf"))
+
+
+def test_a_tower_is_laid_out_as_llama_cpp_expects(layout: Layout) -> None:
+    assert layout.projector is not None
+    tower = contents_of(layout.projector)
+    assert tower.architecture == "clip"
+    assert tower.keys["has_audio_encoder"] is True
+    kind = tower.keys["projector_type"]
+    names = {"qwen2a": ("conv1d", 2), "qwen3a": ("conv2d", 3), "voxtral": ("conv1d", 2)}
+    convolution, axes = names[kind]
+    bias = tower.tensors[f"a.{convolution}.1.bias"]
+    assert bias.shape == (len(bias), *(1,) * (axes - 1))
+    assert {"a.position_embd.weight", "a.post_ln.bias", "a.blk.1.ffn_down.weight"} < tower.tensors.keys()
+    projector = {"mm.a.fc.weight", "mm.a.fc.bias"} if kind == "qwen2a" else {"mm.a.mlp.1.weight"}
+    assert projector < tower.tensors.keys()
+
+
+def test_the_store_and_chats_know_the_tower(layout: Layout) -> None:
+    assert layout.projector is not None
+    assert facts_of(layout.projector).kind == "projector"
+    facts = facts_at(layout.projector)
+    assert facts is not None
+    assert (facts.projector, facts.sees, facts.hears) == ("", False, False)
+    assert projector_for([layout.projector], layout.model) == layout.projector
+
+
+REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "kind": ({"projector_type": "ultravox"}, {}, r"projectors of type 'ultravox' are not supported"),
+    "heads": ({"audio.attention.head_count": 5}, {}, r"head_count.* is 5, which does not divide"),
+    "bands": ({"audio.num_mel_bins": 1 << 20}, {}, r"num_mel_bins.* at most 1024 make sense"),
+    "positions": ({}, {"a.position_embd.weight": None}, r"'a.position_embd.weight' has 0 rows"),
+    "missing": ({}, {"a.post_ln.weight": None}, r"tensor 'a.post_ln.weight' is missing"),
+    "unknown": ({}, {"a.odd.weight": np.ones((2, 2), np.float32)}, r"1 tensors are unknown .*a\.odd\.weight"),
+    "layers": ({"audio.block_count": 3}, {}, r"a\.blk\.2\..* is missing"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_tower_that_cannot_be_read_is_refused(name: str, layout: Layout) -> None:
+    keys, tensors, complaint = REFUSED[name]
+    with pytest.raises((ModelError, UnsupportedModelError), match=complaint):
+        load_model(layout.model, projector=changed(layout, keys, tensors))
+
+
+def test_a_tower_of_another_text_model_is_refused(layout: Layout, tmp_path: Path) -> None:
+    config = VISION_MODELS["gemma3"]()
+    other = config.write(tmp_path, original(config), apart=True)
+    with pytest.raises(
+        UnsupportedModelError, match=r"is for (llama|qwen2|qwen3 or qwen3vl), not for 'gemma3'"
+    ):
+        load_model(other.model, projector=layout.projector)
+
+
+def test_an_audio_tower_beside_a_vision_tower_is_left_out_if_it_cannot_be_read(tmp_path: Path) -> None:
+    config = VISION_MODELS["gemma3"]()
+    layout = config.write(tmp_path, original(config), apart=True)
+    more = {"audio.block_count": 2, "audio.projector_type": "voxtral", "vision.projector_type": "gemma3"}
+    both = changed(layout, more, {"a.blk.0.ln1.weight": np.ones(4, np.float32)})
+    loaded = load_model(layout.model, projector=both)
+    assert loaded.vision is not None
+    assert loaded.audio is None
+
+
+def test_prompts_of_qwen3_asr_are_those_of_its_processor(tmp_path: Path) -> None:
+    config = HEARING_MODELS["qwen3-asr"]()
+    facts = facts_at(config.write(tmp_path, original(config)).model)
+    assert facts is not None
+    form = chat_template(facts).format()
+    assert form.render([Message(role="user", content="[img-0]")]) == (
+        "<|im_start|>system\n<|im_end|>\n<|im_start|>user\n[img-0]<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+CHANGES: dict[str, tuple[str, dict[str, Any], str]] = {
+    "activation": (
+        "voxtral",
+        {"activation_function": "silu"},
+        "'audio_config.activation_function' is 'silu'",
+    ),
+    "window": ("qwen3-asr", {"n_window_infer": 400}, "'audio_config.n_window_infer' is 400"),
+    "rows": ("voxtral", {"intermediate_size": 100}, "'audio_config.intermediate_size' is 100"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_settings_that_no_key_carries_are_refused(name: str, tmp_path: Path) -> None:
+    kind, changes, complaint = CHANGES[name]
+    config = HEARING_MODELS[kind]()
+    folder = config.save(tmp_path / "checkpoint", original(config))
+    settings = json.loads((folder / "config.json").read_text())
+    settings["audio_config"] |= changes
+    (folder / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(ConversionError, match=complaint):
+        convert_tower(folder, tmp_path / "tower.gguf")
+
+
+def test_every_tower_has_a_tiny_model(tmp_path: Path) -> None:
+    found = set()
+    for name, make in HEARING_MODELS.items():
+        (tmp_path / name).mkdir()
+        layout = make().write(tmp_path / name, original(make()))
+        assert layout.projector is not None
+        with open_gguf(layout.projector) as file:
+            found.add(registry.hearing_type(file))
+    assert found == registry._PROJECTORS.keys()

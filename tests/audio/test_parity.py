@@ -1,0 +1,153 @@
+"""Models that hear against Hugging Face transformers, on tiny random weights in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from puna.audio.recording import Recording
+from puna.batch import Input
+from puna.model.load import load_model
+from tests.audio.hearing import Pair, is_heard, sound
+from tests.engine.runs import Run, Watched
+from tests.model.models.parity import check_close, original
+from tests.tiny.audio.models import HEARING_MODELS
+from tests.tiny.audio.qwen2_audio import TinyQwen2Audio
+from tests.tiny.audio.qwen3_asr import TinyQwen3Asr
+from tests.tiny.audio.voxtral import TinyVoxtral
+from tests.tiny.converted import contents_of
+from tests.tiny.llama import TinyLlama
+
+
+def pair_of(config: Any, folder: Path) -> Pair:
+    theirs = original(config)
+    layout = config.write(folder, theirs)
+    return Pair(load_model(layout.model, projector=layout.projector), theirs, config)
+
+
+@pytest.fixture(scope="module", params=HEARING_MODELS)
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return pair_of(HEARING_MODELS[request.param](), tmp_path_factory.mktemp(request.param))
+
+
+def check_answer(pair: Pair, run: Run, number: int, inputs: list[Input], *recordings: Recording) -> None:
+    """Check that prompt tokens are as likely as transformers', and generated ones its likeliest."""
+    run.submit_inputs(number, inputs, prompt_logprobs=True, logprobs=True, num_predict=4)
+    run.finish()
+    tokens = run.tokens(number)
+    expected = pair.reference([*inputs, *map(Input, tokens)], *recordings)
+    scored = run.scored(number)[1:]
+    found = torch.tensor([logprob for _, logprob in scored])
+    check_close(
+        pair.ours, found, expected[torch.arange(len(scored)), torch.tensor([token for token, _ in scored])]
+    )
+    assert tokens == expected[len(inputs) - 1 : -1].argmax(dim=-1).tolist()
+
+
+#: Seconds of recordings: of two windows of the tiny Voxtral, of an exact second, of less than a row.
+LENGTHS = {"usual": 1.3, "two windows": 2.7, "whole seconds": 2.0, "short": 0.3, "shortest": 0.05}
+
+
+@pytest.mark.parametrize("name", LENGTHS, ids=lambda name: name.replace(" ", "-"))
+def test_rows_agree(pair: Pair, name: str) -> None:
+    heard = sound(1, LENGTHS[name])
+    inputs = pair.inputs(pair.run(), "a [img-0] b", heard)
+    found = pair.encoded(inputs, slice_rows=7)
+    expected = pair.embedded(heard)
+    assert found.shape == expected.shape
+    assert (found - expected).abs().max() < 2e-4 * expected.abs().max()
+
+
+@pytest.mark.slow
+def test_rows_of_a_recording_longer_than_all_windows_agree(pair: Pair) -> None:
+    heard = sound(2, 17.4)  # three windows of Qwen3-ASR
+    found = pair.encoded(pair.inputs(pair.run(context=512), "[img-0]", heard), slice_rows=50)
+    expected = pair.embedded(heard)
+    assert found.shape == expected.shape
+    assert (found - expected).abs().max() < 2e-4 * expected.abs().max()
+
+
+def test_log_probabilities_agree_at_every_position(pair: Pair) -> None:
+    run, first, second = pair.run(), sound(1), sound(2, 2.6)
+    inputs = pair.inputs(run, "a[img-0] the story [img-1]b", first, second)
+    check_answer(pair, run, 0, inputs, first, second)
+
+
+@pytest.mark.slow
+def test_a_second_turn_reuses_the_first_and_hears_its_own_recording(pair: Pair) -> None:
+    run, first, second = pair.run(), sound(1), sound(3)
+    inputs = pair.inputs(run, "once upon a time there was one [img-0] is", first)
+    check_answer(pair, run, 0, inputs, first)
+    encoded = run.engine.images.encoded
+    both = pair.inputs(run, "once upon a time there was one [img-0] is this, and [img-1]?", first, second)
+    run.submit_inputs(1, both, logprobs=True, num_predict=4)
+    run.finish()
+    assert run.done(1).cached >= len(inputs) - 1
+    assert run.engine.images.encoded == encoded + 1
+    expected = pair.reference([*both, *map(Input, run.tokens(1))], first, second)
+    assert run.tokens(1) == expected[len(both) - 1 : -1].argmax(dim=-1).tolist()
+
+
+@pytest.mark.slow
+def test_a_recording_agrees_beside_other_requests_and_in_small_batches(pair: Pair) -> None:
+    run, heard = pair.run(Watched, batch_size=8), sound(4, 2.2)
+    run.submit(0, "hello world", num_predict=24, logprobs=True)
+    run.engine.step()
+    check_answer(pair, run, 1, pair.inputs(run, "listen to [img-0]!", heard), heard)
+    alone = pair.run()
+    alone.submit(0, "hello world", num_predict=24)
+    alone.finish()
+    assert run.tokens(0) == alone.tokens(0)
+
+
+#: Settings that no published model of these kinds has.
+VARIANTS: dict[str, Callable[[], Any]] = {
+    "voxtral, three heads, six states a row": lambda: TinyVoxtral(
+        TinyLlama(heads=2, kv_heads=1), heads=3, layers=3, positions=120, joined=6, bands=128
+    ),
+    "qwen2-audio, three heads, more bands": lambda: TinyQwen2Audio(
+        TinyLlama(heads=2, kv_heads=1), heads=3, layers=3, positions=70, bands=128
+    ),
+    "qwen3-asr, three heads, untied": lambda: TinyQwen3Asr(
+        TinyLlama(heads=2, kv_heads=1), heads=3, layers=3, channels=5, bands=36, tied=False
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", VARIANTS, ids=lambda name: name.replace(" ", "-"))
+def test_unusual_settings_agree(name: str, tmp_path: Path) -> None:
+    pair, heard = pair_of(VARIANTS[name](), tmp_path), sound(5, 1.7)
+    run = pair.run()
+    check_answer(pair, run, 0, pair.inputs(run, "hello [img-0] world", heard), heard)
+
+
+@pytest.mark.slow
+def test_a_text_model_with_the_name_that_llama_cpp_gives_it_agrees(tmp_path: Path) -> None:
+    config, heard = TinyQwen3Asr(TinyLlama(rope_base=1e6)), sound(6)
+    theirs = original(config)
+    layout = config.write(tmp_path, theirs)
+    text = contents_of(layout.model)
+    text.architecture = "qwen3vl"
+    text.set({"n_deepstack_layers": 0, "rope.dimension_sections": [4, 4, 4, 0]})
+    named = text.write(tmp_path / "qwen3vl.gguf")
+    pair = Pair(load_model(named, projector=layout.projector), theirs, config)
+    run = pair.run()
+    check_answer(pair, run, 0, pair.inputs(run, "hello [img-0] world", heard), heard)
+
+
+def test_the_tokens_around_a_recording_are_the_processors(pair: Pair) -> None:
+    inputs = pair.inputs(pair.run(), "a [img-0] b", sound(1))
+    begin = next(place for place, item in enumerate(inputs) if is_heard(item))
+    end = max(place for place, item in enumerate(inputs) if is_heard(item))
+    before, after = pair.config.around
+    tokenizer = pair.ours.tokenizer
+    assert tokenizer.token(inputs[begin - 1].token) == before
+    if after:
+        assert tokenizer.token(inputs[end + 1].token) == after
+    first = begin - 1
+    assert inputs[first].together == end - first + bool(after)  # they are kept whole
