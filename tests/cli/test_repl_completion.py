@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from puna.cli.image_paths import take_images
+from puna.cli.attachments import take_files
 from puna.cli.repl.loop import completions
 
 
@@ -56,5 +56,5 @@ def test_completed_path_is_escaped_as_messages_expect(
     monkeypatch.setenv("HOME", str(tmp_path))
     (line,) = completed(r"look at ~/of\ mine/i")
     assert line == r"look at ~/of\ mine/it\'s.png"
-    text, images = take_images(line, "sees", {"capabilities": ["vision"]})
+    text, images = take_files(line, "sees", {"capabilities": ["vision"]})
     assert (text, len(images)) == ("look at", 1)

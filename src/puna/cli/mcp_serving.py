@@ -18,8 +18,8 @@ from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import Field
 
 from puna import __version__
+from puna.cli.attachments import DEFAULT_PROMPT
 from puna.cli.client import Client
-from puna.cli.image_paths import DEFAULT_PROMPT
 from puna.cli.server_process import connect, ensure_server
 from puna.config import path_of
 from puna.errors import PunaError

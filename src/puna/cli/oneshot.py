@@ -9,8 +9,8 @@ from typing import Any
 
 from puna.cli import terminal
 from puna.cli.answer import AnswerPrinter, Waiting, losses, timings
+from puna.cli.attachments import take_files
 from puna.cli.client import Client
-from puna.cli.image_paths import DEFAULT_PROMPT, take_images
 from puna.cli.interrupt import ctrl_c_ends_requests
 from puna.cli.settings import RunSettings
 from puna.errors import RequestError
@@ -79,9 +79,9 @@ def run_once(client: Client, settings: RunSettings, prompt: str) -> None:
         return
     apply_model(settings, shown)
     body = settings.request() | {"prompt": prompt}
-    text, images = take_images(prompt, settings.model, shown)
-    if images:
-        body |= {"prompt": text or DEFAULT_PROMPT, "images": images}
+    text, files = take_files(prompt, settings.model, shown)
+    if files:
+        body |= {"prompt": text, "images": files}
     if settings.system is not None:
         body["system"] = settings.system
     printer = AnswerPrinter(word_wrap=settings.word_wrap, hide_thinking=settings.hide_thinking)

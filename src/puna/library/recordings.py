@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import wave
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puna.audio.decoder.client import decode
-from puna.audio.recording import Recording
+from puna.audio.formats import SUPPORTED, is_audio
+from puna.audio.recording import SAMPLE_RATE, Recording
 from puna.config import path_of
 from puna.errors import AudioError, RequestError
 from puna.library.streams import Events, EventStream
@@ -46,6 +49,36 @@ def recording_of(audio: Any) -> Recording:
     raise AudioError(
         f"a recording must be a path, the bytes of a file or an array of samples, not {type(audio).__name__}"
     )
+
+
+def audio_file(audio: Any) -> bytes:
+    """Return the bytes of an audio file, given like a recording; samples become a WAV file.
+
+    Raises `AudioError`, also for a file that cannot be read or is not of a supported format.
+    """
+    if isinstance(audio, bytes | bytearray | memoryview):
+        name, data = "the recording", bytes(audio)
+    elif isinstance(audio, str | Path):
+        name = f"the recording {audio}"
+        try:
+            data = path_of(str(audio)).read_bytes()
+        except OSError as error:
+            raise AudioError(f"{name} cannot be read: {error}") from error
+    else:
+        return _wav(recording_of(audio))
+    if not is_audio(data):
+        raise AudioError(f"{name} is not in a supported format; {SUPPORTED}")
+    return data
+
+
+def _wav(recording: Recording) -> bytes:
+    written = io.BytesIO()
+    with wave.open(written, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(SAMPLE_RATE)
+        file.writeframes(recording.data)
+    return written.getvalue()
 
 
 @dataclass(kw_only=True)

@@ -18,6 +18,7 @@ from puna.chat.templates.messages import Chat, Message, Think, as_messages
 from puna.errors import OptionError, RequestError, shown
 from puna.library.images import image_file
 from puna.library.options import RequestOptions, checked_adapters, checked_budget, split_options
+from puna.library.recordings import audio_file
 from puna.library.tools import OnToolCall, ToolRounds, ToolSet
 from puna.mcp.server import MCPServer
 from puna.options import Options, check_think
@@ -80,8 +81,8 @@ def checked_messages(messages: Any) -> list[Message]:
             continue
         if not isinstance(item, Mapping):
             raise RequestError(f"message {number} of the chat must be a mapping, not {item!r}")
-        if unknown := [key for key in item if key not in Message.__struct_fields__]:
-            allowed = ", ".join(Message.__struct_fields__)
+        if unknown := [key for key in item if key not in _KEYS]:
+            allowed = ", ".join(_KEYS)
             raise RequestError(
                 f"message {number} of the chat has an unknown key {unknown[0]!r}; use one of {allowed}"
             )
@@ -92,14 +93,30 @@ def checked_messages(messages: Any) -> list[Message]:
                 f"message {number} of the chat has the unknown role {item['role']!r}; "
                 f"use one of {', '.join(ROLES)}"
             )
-    return [_with_files(message) for message in as_messages(items)]
+    sounds = [_sounds(number, item) for number, item in enumerate(items, 1)]
+    plain = [
+        item if isinstance(item, Message) else {key: item[key] for key in item if key != "audio"}
+        for item in items
+    ]
+    return [_with_files(*each) for each in zip(as_messages(plain), sounds, strict=True)]
 
 
-def _with_files(message: Message) -> Message:
-    """Return `message` with its images as bytes."""
-    if not message.images:
+def _sounds(number: int, item: Message | Mapping[str, Any]) -> Sequence[Any]:
+    """Return the recordings of a message. Raises `RequestError` unless they are a list."""
+    sounds = None if isinstance(item, Message) else item.get("audio")
+    if sounds is not None and not isinstance(sounds, list | tuple):
+        raise RequestError(
+            f"message {number} of the chat: audio must be a list of recordings, not {type(sounds).__name__}"
+        )
+    return sounds or ()
+
+
+def _with_files(message: Message, sounds: Sequence[Any]) -> Message:
+    """Return `message` with its images as bytes, and the recordings `sounds` after them."""
+    if not message.images and not sounds:
         return message
-    return msgspec.structs.replace(message, images=[image_file(image) for image in message.images])
+    files = [*map(image_file, message.images), *map(audio_file, sounds)]
+    return msgspec.structs.replace(message, images=files)
 
 
 def checked_choice(choice: Any, tools: bool) -> str:
@@ -137,6 +154,9 @@ def _token_ids(items: list[Any]) -> list[int]:
             raise RequestError(f"token ids must be integers, not {item!r} (at index {index})")
     return [operator.index(item) for item in items]
 
+
+#: Keys of messages.
+_KEYS: Final = (*Message.__struct_fields__, "audio")
 
 Messages = Sequence[Mapping[str, Any]]
 Tools = Sequence[Mapping[str, Any] | Callable[..., Any] | MCPServer] | None

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import base64
 import json
 from typing import Any
 
@@ -77,6 +78,14 @@ def test_images_keep_their_position_between_texts() -> None:
     )
     found = [(m.role, m.content, m.images) for m in messages(request)]
     assert found == [("user", "a[img]b[img]", [b"ABC", b"DEF"])]
+
+
+@pytest.mark.parametrize("prefix", ["", "data:audio/wav;base64,", "data:;base64,"])
+def test_recordings_keep_their_position_between_texts(prefix: str) -> None:
+    data = prefix + base64.b64encode(b"fLaC...").decode()
+    parts = [{"type": "text", "text": "a"}, {"type": "input_audio", "input_audio": {"data": data}}]
+    request = chat({"role": "user", "content": parts})
+    assert [(m.content, m.images) for m in messages(request)] == [("a[img]", [b"fLaC..."])]
 
 
 def test_each_text_of_a_content_list_is_a_message() -> None:
@@ -165,6 +174,8 @@ def test_invalid_format_is_refused(fields: dict[str, Any], message: str) -> None
         {"role": "user", "content": ["text"]},
         {"role": "user", "content": [{"type": "image_url"}]},
         {"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]},
+        {"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": "no base64"}}]},
+        {"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": "QUJD"}}]},
         {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]},
         {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[]"}}]},
         {"role": "assistant", "tool_calls": [{}]},

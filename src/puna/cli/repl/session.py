@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from puna.cli import terminal
 from puna.cli.answer import AnswerPrinter, Waiting
+from puna.cli.attachments import take_files
 from puna.cli.client import Client
-from puna.cli.image_paths import DEFAULT_PROMPT, take_images
 from puna.cli.oneshot import apply_model, embeds, no_text, print_stream, progress_fields, report, show_model
 from puna.cli.settings import RunSettings
 from puna.errors import ConnectionFailedError, ServerError
@@ -115,9 +115,9 @@ class Session:
         arrived, the message is removed, and PunaError is raised unless Ctrl-C was the cause.
         """
         message: Message = {"role": "user", "content": text}
-        text, images = take_images(text, self.settings.model, self.shown)
-        if images:
-            message = {"role": "user", "content": text or DEFAULT_PROMPT, "images": images}
+        text, files = take_files(text, self.settings.model, self.shown)
+        if files:
+            message = {"role": "user", "content": text, "images": files}
         self.messages.append(message)
         for _ in range(MAX_ROUNDS):
             calls = self._answer()

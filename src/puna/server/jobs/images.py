@@ -1,4 +1,4 @@
-"""Images of requests, in base64 or given by URL and fetched from public addresses only."""
+"""Images and recordings of requests: base64, or images by URL and fetched from public addresses only."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from urllib.parse import urljoin, urlsplit
 import httpcore
 import msgspec.structs
 
+from puna.audio.formats import SUPPORTED, is_audio
 from puna.chat.templates.messages import Chat, Message
-from puna.errors import RequestError, shown
+from puna.errors import AudioError, RequestError, shown
 from puna.hosts import SCHEME_PORTS, is_public
 
 _LONGEST_S: Final = 20.0  # from the first DNS query to the last byte
@@ -133,6 +134,7 @@ async def public_addresses(host: str, port: int) -> list[str]:
 
 _FOREIGN: Final = re.compile(r"[^A-Za-z0-9+/=]")
 _DATA_URL: Final = re.compile(r"data:(?:image/[a-z0-9.+-]{1,40})?;base64,", re.IGNORECASE)
+_AUDIO_URL: Final = re.compile(r"data:(?:audio/[a-z0-9.+-]{1,40})?;base64,", re.IGNORECASE)
 _REMOTE: Final = ("http://", "https://")
 
 
@@ -142,14 +144,14 @@ class RemoteImage(msgspec.Struct, frozen=True):
     url: str
 
 
-def from_base64(text: str) -> bytes:
-    """Return the bytes of an image in base64. Raises `RequestError`."""
+def from_base64(text: str, kind: str = "an image") -> bytes:
+    """Return the bytes of an image, or of what errors call `kind`, in base64. Raises `RequestError`."""
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         wrong = _FOREIGN.search(text)
         place = wrong.start() if wrong else len(text)
-        raise RequestError(f"illegal base64 data at input byte {place} of an image") from None
+        raise RequestError(f"illegal base64 data at input byte {place} of {kind}") from None
 
 
 def from_url(url: str) -> bytes | RemoteImage:
@@ -161,6 +163,21 @@ def from_url(url: str) -> bytes | RemoteImage:
             "invalid image input: an image_url must be a data URL such as data:image/png;base64,..."
         )
     return from_base64(url[prefix.end() :])
+
+
+def from_input_audio(given: Any, where: str = "invalid message format") -> bytes:
+    """Return the audio file of an `input_audio`: its `data`, base64 or a data URL, in any supported format.
+
+    What `format` says is not needed. Raises `RequestError` and `AudioError`, which begin with `where`.
+    """
+    data = given.get("data") if isinstance(given, dict) else None
+    if not isinstance(data, str):
+        raise RequestError(f"{where}: input_audio needs data, a file in base64")
+    prefix = _AUDIO_URL.match(data)
+    file = from_base64(data[prefix.end() :] if prefix else data, "input_audio")
+    if not is_audio(file):
+        raise AudioError(f"{where}: input_audio is not in a supported format; {SUPPORTED}")
+    return file
 
 
 def check_remote(images: Collection[Any], allowed: bool) -> None:

@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 import msgspec.structs
 
+from puna.audio.formats import is_audio
+from puna.audio.limits import audio_limits
 from puna.chat.answers.registry import PARSERS
 from puna.chat.templates.author import Author
 from puna.chat.templates.choose import check_capabilities
@@ -34,12 +36,17 @@ def check_top_logprobs(count: int, name: str = "top_logprobs") -> None:
 
 
 def _check_images(images: Collection[Any], name: str, has: Collection[str]) -> None:
-    """Raise RequestError for images if the model has no vision, and ImageError for too many images."""
-    if not images:
-        return
-    if "vision" not in has:
+    """Raise RequestError for images if the model has no vision, and for recordings if it does not hear.
+
+    Raises `ImageError` and `AudioError` for too many.
+    """
+    heard = [isinstance(image, bytes) and is_audio(image) for image in images]
+    if False in heard and "vision" not in has:
         raise RequestError(f'"{name}" does not support images (vision)')
-    image_limits().check_count(len(images))
+    if True in heard and "audio" not in has:
+        raise RequestError(f'"{name}" does not support recordings (audio)')
+    image_limits().check_count(heard.count(False))
+    audio_limits().check_count(heard.count(True))
 
 
 def _check_answers(name: str, has: Collection[str], endpoint: str) -> None:
@@ -69,7 +76,7 @@ class GenerationSpec:
     think: Any = None
     format: Callable[[], Format | None] = lambda: None  # may raise RequestError
     system: str = ""  # replaces the model's own
-    images: Sequence[Any] = ()
+    images: Sequence[Any] = ()  # and recordings
     needs: Sequence[str] = ()  # capabilities
     raw: bool = False
     echo: bool = False

@@ -17,7 +17,7 @@ from puna.options import AdapterScale
 from puna.protocol import Generate, Priority
 from puna.server.http.bodies import LONGEST_NAME, Adapters, Body, Documents, Many
 from puna.server.jobs.documents import File
-from puna.server.jobs.images import from_url
+from puna.server.jobs.images import from_input_audio, from_url
 from puna.server.jobs.tools import ToolUse, called
 
 
@@ -310,7 +310,7 @@ def _part(role: str, part: Any) -> Message:
     if kind == "file":
         raise UnavailableError("a file must be given by its file_data, in base64: the server keeps no files")
     if kind == "input_audio":
-        raise UnavailableError("audio input (input_audio) is not available yet in this version")
+        return Message(role=role, images=[from_input_audio(part.get("input_audio"))])
     raise RequestError(f"invalid message format: a part has the unknown type {kind!r}")
 
 

@@ -24,6 +24,7 @@ Reason = Literal["stop", "length", "tool_calls", "function_call", "load", "conte
 
 class PromptTokens(msgspec.Struct):
     cached_tokens: int
+    audio_tokens: int
 
 
 class CompletionTokens(msgspec.Struct):
@@ -234,7 +235,7 @@ class Usage:
     """Token counts of all answers to a request; the prompt of several samples counts once."""
 
     def __init__(self) -> None:
-        self._prompt = self._cached = self._completion = self._thought = 0
+        self._prompt = self._cached = self._heard = self._completion = self._thought = 0
 
     def count(self, item: Finished) -> None:
         """Count a finished answer."""
@@ -244,13 +245,14 @@ class Usage:
         if done.sample == 0:
             self._prompt += done.prompt_eval_count
             self._cached += done.cached
+            self._heard += done.heard
 
     def reply(self) -> CompletionUsage:
         return CompletionUsage(
             prompt_tokens=self._prompt,
             completion_tokens=self._completion,
             total_tokens=self._prompt + self._completion,
-            prompt_tokens_details=PromptTokens(self._cached),
+            prompt_tokens_details=PromptTokens(self._cached, self._heard),
             completion_tokens_details=CompletionTokens(self._thought),
         )
 

@@ -16,7 +16,7 @@ from puna.errors import RequestError, UnavailableError, shown
 from puna.grammar.format import Format
 from puna.server.http.bodies import MAX_MESSAGES, Body, Many, Name
 from puna.server.jobs.documents import File
-from puna.server.jobs.images import from_url
+from puna.server.jobs.images import from_input_audio, from_url
 from puna.server.jobs.jobs import GenerationSpec
 from puna.server.jobs.own_fields import (
     ChatFields,
@@ -202,7 +202,7 @@ def _part(role: str, part: Any, where: str) -> Message:
                 f"{where}: a file must be given by its file_data, in base64: the server keeps no files"
             )
         case {"type": "input_audio"}:
-            raise UnavailableError(f"{where}: audio input is not available yet in this version")
+            return Message(role=role, images=[from_input_audio(part.get("input_audio"), where)])
         case {"type": kind}:
             raise RequestError(f"{where}: unknown content type: {shown(kind)}")
     raise RequestError(f"{where} must be an object with a type")
