@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -119,6 +119,26 @@ class SourceText:
         return len(self.tokens)
 
 
+class Observer(Protocol):
+    """A collector of what a decoder attends to in what its encoder read."""
+
+    def take(self, layer: int, position: int, query: Array, seen: Any, scale: float, ops: Backend) -> None:
+        """Note the queries [rows, heads, head_dim] of a layer for inputs from `position` on.
+
+        `seen` is the `KVView` of the rows.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedRows:
+    """Neighbouring rows of a batch whose attention is observed: all of them are wanted from it."""
+
+    observer: Observer
+    position: int  # of the first row
+    rows: slice  # of the batch
+    outputs: slice  # of the wanted rows
+
+
 @dataclass(slots=True)
 class Batch:
     """The inputs of one forward pass, rows of several sequences one after another; all on the host.
@@ -138,6 +158,7 @@ class Batch:
     )  # rows [begin, end) that all attend to each other
     drafts: dict[int, int] = field(default_factory=dict)  # sequence: number of its last rows that are drafts
     places: NDArray[np.int32] | None = None  # [rows] or [rows, axes]
+    observed: list[ObservedRows] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -168,6 +189,7 @@ class Batch:
                 for row, payload in self.payloads
             ],
             kept=kept if kept is not None and len(self) <= kept.rows else None,
+            observed=self.observed,
         )
 
 
@@ -212,6 +234,7 @@ class BatchArrays:
     kept: KeptStates | None = None  # storage for the hidden states of all rows; None: not needed
     #: Cells that a layer chose for each row, by its number, for later layers (see `Backend.choose_cells`).
     choices: dict[int, tuple[Array, Array, Array]] = field(default_factory=dict)
+    observed: list[ObservedRows] = field(default_factory=list)
 
     def wanted(self) -> BatchArrays:
         """Return only the rows whose logits are needed, for layers that keep no state of the others."""

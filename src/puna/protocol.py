@@ -155,6 +155,7 @@ class Transcribe(WireMessage, frozen=True):
     prompt: str = ""
     temperature: float = 0.0
     seed: int = 0  # of drawing at temperatures above 0
+    word_timestamps: bool = False  # whether segments have `words`
     priority: Priority = "interactive"
     client: str = ""
 
@@ -301,6 +302,14 @@ class Heard(WireMessage, frozen=True):
     total_s: float
 
 
+class Word(msgspec.Struct, frozen=True):
+    """A word of a transcription, with the punctuation beside it."""
+
+    text: str  # begins with a space where words are separated by them
+    start_s: float
+    end_s: float
+
+
 class Segment(WireMessage, frozen=True):
     """A part of a transcription, usually a sentence or two. Values after `tokens` are of its whole window.
 
@@ -318,6 +327,7 @@ class Segment(WireMessage, frozen=True):
     avg_logprob: float
     compression_ratio: float
     no_speech_prob: float
+    words: list[Word] = []  # if the request asks for them
 
 
 class Transcribed(WireMessage, frozen=True):

@@ -37,6 +37,13 @@ def test_segments_are_printed_as_lines_by_the_newest_model_that_transcribes(
     assert "times real time" in done.stderr
 
 
+def test_times_of_words_are_part_of_json(shell: Shell, sounds: Path) -> None:
+    whole = json.loads(shell.out("transcribe", "--json", "--words", "one.wav", cwd=sounds))
+    for segment in whole["segments"]:
+        assert "".join(word["word"] for word in segment["words"]) == "".join(segment["text"].split())
+    assert all(set(word) == {"word", "start", "end"} for word in whole["segments"][0]["words"])
+
+
 def test_files_are_written_beside_each_other(shell: Shell, sounds: Path, tmp_path: Path) -> None:
     folder = tmp_path / "made" / "here"
     words = ("transcribe", "--srt", "--language", "de", "--output", str(folder), "one.wav", "two.flac")
@@ -63,6 +70,7 @@ def test_a_model_that_transcribes_is_not_run(shell: Shell, sounds: Path) -> None
         (("nothing.wav",), "nothing.wav does not exist"),
         (("one.wav", "two.flac", "--vtt"), "subtitles of several files need a folder: --output DIR"),
         (("one.wav", "one.wav", "--output", "there"), "would both be written to there/one.txt"),
+        (("one.wav", "--words"), "--words needs --json"),
         (("one.wav", "--srt", "--json"), "only one of --srt, --vtt and --json"),
         (("w.gguf",), "the file 'w.gguf' is not in a supported format"),
         (("one.wav", "--model", "tiny"), '"tiny:latest" does not support transcription'),

@@ -15,6 +15,8 @@ from transformers import WhisperFeatureExtractor
 
 from puna.audio.mel import HOP
 from puna.audio.recording import SAMPLE_RATE, Recording
+from puna.audio import words
+from puna.audio.words import words_of
 from puna.chat.templates.model_facts import facts_at
 from puna.chat.templates.renderer.client import Renderer
 from puna.conversation import transcription
@@ -31,7 +33,9 @@ from tests.tiny.whisper import LANGUAGES, TinyWhisper, tiny_whisper_gguf
 pytestmark = pytest.mark.slow
 
 #: Answers of these end by themselves, and look certain.
-CERTAIN = TinyWhisper(sharp=30.0, context=200, ends=2.4, seed=4)
+CERTAIN = TinyWhisper(
+    sharp=30.0, context=200, ends=2.4, seed=4, alignment_heads=((0, 3), (2, 0), (1, 2), (2, 3))
+)
 #: Answers look wrong at every temperature.
 DOUBTFUL = TinyWhisper(layers=1, decoder_layers=1, sharp=0.1)
 END = Transcribed | Failed
@@ -43,8 +47,8 @@ def recording(seconds: float, seed: int = 4) -> Recording:
     return Recording.of(np.random.default_rng(seed).normal(0, 0.1, count) * np.linspace(0, 1, count))
 
 
-def chat_of(path: Path, *, context: int = 0, parallel: int = 2) -> ChatModel:
-    sizes = EngineSizes(context=context, parallel=parallel, batch_size=64, cache_types=FLOATS)
+def chat_of(path: Path, *, context: int = 0, parallel: int = 2, batch_size: int = 64) -> ChatModel:
+    sizes = EngineSizes(context=context, parallel=parallel, batch_size=batch_size, cache_types=FLOATS)
     engine = Engine(load_model(path), sizes)
     engine.start()
     facts = facts_at(path)
@@ -87,10 +91,11 @@ def segments_in(events: list[Event]) -> list[Segment]:
 
 
 def reference(config: TinyWhisper, heard: Recording, unsaid: tuple[int, ...], **more: Any) -> list[Any]:
-    """Return the segments of transformers: begin and end in seconds, and tokens."""
+    """Return the segments of transformers: begin and end in seconds, and tokens, with times of their ends."""
     model = original(config)
     settings = model.generation_config
     settings.is_multilingual = config.multilingual
+    settings.alignment_heads = [*map(list, config.alignment_heads)]
     if config.multilingual:
         settings.lang_to_id = {f"<|{code}|>": config.id_of(code) for code in LANGUAGES}
         settings.task_to_id = {task: config.id_of(task) for task in ("transcribe", "translate")}
@@ -109,10 +114,16 @@ def reference(config: TinyWhisper, heard: Recording, unsaid: tuple[int, ...], **
     with torch.inference_mode():
         found = model.generate(
             inputs.input_features, attention_mask=inputs.attention_mask, return_timestamps=True,
-            condition_on_prev_tokens=True, return_segments=True, temperature=0.0, do_sample=False, **more,
+            condition_on_prev_tokens=True, return_segments=True, temperature=0.0, do_sample=False,
+            return_token_timestamps=bool(config.alignment_heads), **more,
         )  # fmt: skip
     return [
-        (round(float(each["start"]), 2), round(min(float(each["end"]), heard.seconds), 2), each["tokens"])
+        (
+            round(float(each["start"]), 2),
+            round(min(float(each["end"]), heard.seconds), 2),
+            each["tokens"],
+            each.get("token_timestamps"),
+        )
         for each in found["segments"][0]
     ]
 
@@ -129,9 +140,58 @@ def test_segments_are_those_of_the_reference(
     found = segments_in(transcribed(certain, heard, language="German", translate=translate))
     assert len(found) > 2
     assert [(each.start_s, each.end_s) for each in found] == [each[:2] for each in expected]
-    for ours, (_, _, theirs) in zip(found, expected, strict=True):
+    for ours, (_, _, theirs, _) in zip(found, expected, strict=True):
         assert ours.tokens == theirs.tolist()[: len(ours.tokens)]
         assert len(theirs) <= len(ours.tokens) + 1  # the begin of the next segment is repeated there
+    assert not any(each.words for each in found)
+
+
+@pytest.mark.parametrize("batch_size", [64, 512])
+def test_times_of_words_are_those_of_the_reference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch_size: int
+) -> None:
+    """A small batch does not hold all tokens of a window. Every character counts as a word here."""
+    monkeypatch.setattr(words, "_UNSPACED", {"de"})
+    monkeypatch.setattr(transcription, "_TEMPERATURES", (0.0,))
+    heard = recording(5.3)
+    chat = chat_with(tmp_path, CERTAIN, context=192, batch_size=batch_size)
+    assert chat._transcriber is not None
+    tokens, piece = chat._transcriber.tokens, chat.engine.loaded.tokenizer.piece
+    expected = reference(CERTAIN, heard, tokens.unsaid, language="de", task="transcribe")
+    found = segments_in(transcribed(chat, heard, language="de", word_timestamps=True))
+    assert [(each.start_s, each.end_s) for each in found] == [each[:2] for each in expected]
+    counted = 0
+    for ours, (_, _, theirs, ends) in zip(found, expected, strict=True):
+        spoken = [place for place, token in enumerate(theirs.tolist()) if token < tokens.end]
+        joined = words_of([piece(int(theirs[place])) for place in spoken], "de")
+        assert [each.text for each in ours.words] == [each.text for each in joined]
+        assert "".join(each.text for each in ours.words) == ours.text
+        for mine, word in zip(ours.words, joined, strict=True):
+            span = float(ends[spoken[word.begin] - 1]), float(ends[spoken[word.end - 1]])
+            assert (mine.start_s, mine.end_s) == pytest.approx(span, abs=1e-3)
+            counted += 1
+    assert counted > 20
+    assert len({each.end_s for segment in found for each in segment.words}) > 5
+    chat.close()
+
+
+def test_words_end_with_the_recording_and_follow_each_other(certain: ChatModel) -> None:
+    heard = recording(3.3)
+    found = [
+        word for each in segments_in(transcribed(certain, heard, word_timestamps=True)) for word in each.words
+    ]
+    assert found
+    times = [time for word in found for time in (word.start_s, word.end_s)]
+    assert 0 <= min(times) <= max(times) <= heard.seconds
+    assert all(word.start_s <= word.end_s for word in found)
+
+
+def test_a_model_without_heads_that_follow_the_speech_is_refused(tmp_path: Path) -> None:
+    path = tiny_whisper_gguf(tmp_path / "m.gguf", DOUBTFUL, metadata={"alignment_heads": []})
+    chat = chat_of(path)
+    with pytest.raises(UnavailableError, match=r"m.gguf has no heads that follow the speech"):
+        chat.submit(Transcribe(samples=recording(0.1).data, word_timestamps=True), lambda event: None)
+    chat.close()
 
 
 def test_a_transcript_tells_its_progress(certain: ChatModel, monkeypatch: pytest.MonkeyPatch) -> None:

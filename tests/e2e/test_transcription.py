@@ -110,6 +110,31 @@ def test_a_verbose_stream_has_segments_and_progress(client: openai.OpenAI, verbo
     assert (done[0], done[-1], progress[0].total) == (0.0, 5.0, 5.0)
 
 
+def test_words_have_times_if_they_are_asked_for(client: openai.OpenAI, verbose: Any) -> None:
+    def made(*granularities: Any) -> Any:
+        return client.audio.transcriptions.create(
+            model="hearing", file=FILE, response_format="verbose_json", timestamp_granularities=granularities
+        )
+
+    both, words = made("word", "segment"), made("word")
+    assert [one.text for one in both.segments] == [one.text for one in verbose.segments]
+    assert words.segments is verbose.words is None
+    assert words.words == both.words
+    assert "".join(one.word for one in words.words) == "".join(verbose.text.split())
+    times = [time for one in words.words for time in (one.start, one.end)]
+    assert times
+    assert 0 <= min(times) <= max(times) <= 5.0
+    stream = client.audio.transcriptions.create(
+        model="hearing",
+        file=FILE,
+        stream=True,
+        response_format="verbose_json",
+        timestamp_granularities=["word"],
+    )
+    segments: Any = [event for event in stream if event.type == "transcript.text.segment"]
+    assert [one for each in segments for one in each.words] == [one.model_dump() for one in words.words]
+
+
 def test_a_language_can_be_given_by_its_code_or_name(client: openai.OpenAI) -> None:
     for given in ("de", "German"):
         found: Any = client.audio.transcriptions.create(
@@ -141,7 +166,11 @@ def test_the_file_may_have_another_format(client: openai.OpenAI, verbose: Any) -
         ({"model": "tiny"}, "does not support transcription"),
         ({"temperature": 1.5}, "temperature must be from 0 to 1"),
         ({"response_format": "diarized_json"}, "response_format must be one of json, verbose_json, text"),
-        ({"timestamp_granularities": ["word"]}, "times of words are not available"),
+        (
+            {"timestamp_granularities": ["word"]},
+            "times of words need the response_format verbose_json, not json",
+        ),
+        ({"timestamp_granularities": ["letter"]}, "must be segment or word, not 'letter'"),
         ({"include": ["logprobs"]}, "include: log-probabilities"),
     ],
 )

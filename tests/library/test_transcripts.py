@@ -41,6 +41,16 @@ def test_a_transcript_has_the_text_of_its_segments(model: puna.Model) -> None:
     assert all(0 <= each.start_s < each.end_s <= 5.0 for each in found.segments)
 
 
+def test_segments_have_words_if_they_are_asked_for(model: puna.Model) -> None:
+    plain = model.transcribe(samples(3.0), language="de")
+    found = model.transcribe(samples(3.0), language="de", word_timestamps=True)
+    assert found.text == plain.text
+    for segment in found.segments:
+        assert "".join(word.text for word in segment.words) == segment.text
+        assert all(0 <= word.start_s <= word.end_s <= 3.0 for word in segment.words)
+    assert not any(segment.words for segment in plain.segments)
+
+
 def test_samples_may_be_floats_or_integers(model: puna.Model) -> None:
     heard = samples(1.0)
     recording = Recording.of(heard)
@@ -74,10 +84,14 @@ def test_a_stream_that_is_closed_early_stops_the_work(model: puna.Model) -> None
 
 def test_a_transcript_from_asyncio_is_the_same(model: puna.Model) -> None:
     async def both() -> list[puna.Transcript]:
-        return await asyncio.gather(*(model.atranscribe(samples(3.0)) for _ in range(2)))
+        return await asyncio.gather(
+            *(model.atranscribe(samples(3.0), word_timestamps=True) for _ in range(2))
+        )
 
     first, second = asyncio.run(both())
-    assert first.text == second.text == model.transcribe(samples(3.0)).text
+    expected = model.transcribe(samples(3.0), word_timestamps=True)
+    assert first.text == second.text == expected.text
+    assert [each.words for each in first.segments] == [each.words for each in expected.segments]
 
 
 @pytest.mark.parametrize(

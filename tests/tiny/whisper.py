@@ -34,6 +34,7 @@ class TinyWhisper:
     context: int = 64
     scale_embedding: bool = False
     multilingual: bool = True
+    alignment_heads: tuple[tuple[int, int], ...] = ()  # none: the file does not say
     sharp: float = 1.0  # factor of the logits: large for texts that look certain
     ends: float = 1.0  # factor of the end's logit
     seed: int = 0
@@ -108,6 +109,8 @@ class TinyWhisper:
         del settings["chat_template"], settings["bos_token"]
         path.write_text(json.dumps(settings | {"eos_token": "<|endoftext|>"}))
         settings = {"eos_token_id": self.id_of("endoftext"), "is_multilingual": self.multilingual}
+        if self.alignment_heads:
+            settings["alignment_heads"] = [*map(list, self.alignment_heads)]
         (folder / "generation_config.json").write_text(json.dumps(settings))
         return folder
 

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puna.audio.options import AudioOptions
-from puna.gguf.metadata import flag, invalid
+from puna.errors import shown
+from puna.gguf.metadata import flag, invalid, required
 from puna.nn.layers import LayerNorm, Linear
 from puna.nn.module import Module, WeightSource, blocks, weight
 from puna.ops import Array
@@ -38,6 +39,7 @@ class WhisperEncoderOptions(AudioOptions):
     """Options of an encoder, which has a position vector for each state of a window."""
 
     multilingual: bool = True  # whether the decoder knows other languages than English
+    alignment_heads: tuple[tuple[int, int], ...] = ()  # of the decoder: layers and heads that follow the speech
 
     @property
     def frames(self) -> int:
@@ -50,12 +52,37 @@ class WhisperEncoderOptions(AudioOptions):
 
         Raises as `read`.
         """
-        options = cls.read(file, text_size, multilingual=flag(file, "multilingual", True))
+        options = cls.read(
+            file,
+            text_size,
+            multilingual=flag(file, "multilingual", True),
+            alignment_heads=_alignment_heads(file),
+        )
         if (hidden := options.hidden_size) != text_size:
             raise invalid(
                 file, "audio.embedding_length", f"is {hidden}, but the decoder reads {text_size} values"
             )
         return options
+
+
+def _alignment_heads(file: GGUFFile) -> tuple[tuple[int, int], ...]:
+    """Return the decoder's heads that follow the speech: pairs of layer and head.
+
+    In files that do not say, they are those of the later half of layers, as in `whisper/model.py`. An empty
+    list says that there are none.
+    """
+    key = "alignment_heads"
+    layers, heads = required(file, "block_count"), required(file, "attention.head_count")
+    given: Any = file.get(key)
+    if given is None:
+        return tuple((layer, head) for layer in range(layers // 2, layers) for head in range(heads))
+    if isinstance(given, int | float | str) or len(given) % 2 or len(given) > 2 * layers * heads:
+        raise invalid(file, key, "should be pairs of a layer and a head")
+    pairs = tuple(zip(given[::2], given[1::2], strict=True))
+    for layer, head in pairs:
+        if not (type(layer) is type(head) is int and 0 <= layer < layers and 0 <= head < heads):
+            raise invalid(file, key, f"has head {shown(head)} of layer {shown(layer)}, which does not exist")
+    return pairs
 
 
 class FrameConvolution(Linear):

@@ -188,6 +188,7 @@ def transcribe(
     srt: Annotated[bool, typer.Option("--srt", help="Write subtitles (SubRip).")] = False,
     vtt: Annotated[bool, typer.Option("--vtt", help="Write subtitles (WebVTT).")] = False,
     json: Annotated[bool, typer.Option("--json", help="Write JSON, with times and probabilities.")] = False,
+    words: Annotated[bool, typer.Option("--words", help="Write times of words, too (with --json).")] = False,
     output: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Folder to write to, a file for each (default: print)."),
@@ -200,10 +201,15 @@ def transcribe(
 
     if srt + vtt + json > 1:
         raise RequestError("only one of --srt, --vtt and --json can be specified")
+    if words and not json:
+        raise RequestError("--words needs --json")
     chosen = {OutputFormat.SRT: srt, OutputFormat.VTT: vtt, OutputFormat.JSON: json}
     format = next((each for each, wanted in chosen.items() if wanted), OutputFormat.TEXT)
     transcribe_files(
-        files, TranscribeSettings(model, language, translate, prompt, format, output, force=force)
+        files,
+        TranscribeSettings(
+            model, language, translate, prompt, format, words=words, output=output, force=force
+        ),
     )
 
 

@@ -82,6 +82,7 @@ class TranscribeSettings:
     translate: bool
     prompt: str
     format: OutputFormat
+    words: bool  # whether their times are wanted, in JSON
     output: Path | None  # folder
     force: bool
 
@@ -156,6 +157,7 @@ def _transcribed(
     fields = {"model": model, "response_format": "verbose_json", "stream": "true", "return_progress": "true"}
     fields |= {"prompt": settings.prompt} if settings.prompt else {}
     fields |= {"language": settings.language} if settings.language else {}
+    fields |= {"timestamp_granularities[]": "word"} if settings.words else {}
     found, began_s = FileTranscript(), 0.0
     url = _TRANSLATIONS if settings.translate else _TRANSCRIPTIONS
     with terminal.StatusLine() as line:

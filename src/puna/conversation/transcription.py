@@ -14,20 +14,23 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from puna.audio.alignment import token_ends
 from puna.audio.languages import LANGUAGES, language_code
 from puna.audio.mel import FRAME_RATE, HOP, Features
 from puna.audio.recording import Recording
 from puna.audio.whisper import WhisperEncoder
+from puna.audio.words import words_of
 from puna.batch import Image, ImagePart, Input
 from puna.engine.engine import Engine
 from puna.engine.requests import FittedPrompt, check_size, text_size
 from puna.engine.sequence import Sink
-from puna.errors import OutOfMemoryError, PunaError, RequestError, RunnerError, shown
+from puna.errors import OutOfMemoryError, PunaError, RequestError, RunnerError, UnavailableError, shown
 from puna.machine import is_out_of_memory
+from puna.nn.observation import Observation
 from puna.options import Options
-from puna.protocol import Chunk, Done, Event, Failed, Generate, Heard, Segment, Transcribe, Transcribed
+from puna.protocol import Chunk, Done, Event, Failed, Generate, Heard, Segment, Transcribe, Transcribed, Word
 from puna.sample.transcript import TIMESTAMP_S, OneOf, TokenRules, TranscriptRules, TranscriptTokens
 
 if TYPE_CHECKING:
@@ -54,6 +57,7 @@ _STATE_FRAMES: Final = 2
 class _Answer:
     """The text of a window: its tokens without the end, and how likely it looks."""
 
+    prompt: list[int]
     tokens: list[int]
     text: str
     temperature: float
@@ -86,7 +90,11 @@ class Transcriber:
         self.tokens = TranscriptTokens.of(engine.loaded.tokenizer)
 
     def begin(self, request: Transcribe, sink: Sink) -> Transcription:
-        """Return the work on a request. Raises `RequestError`, `AudioError` and `ContextLengthError`."""
+        """Return the work on a request.
+
+        Raises `RequestError`, `AudioError`, `ContextLengthError`, and `UnavailableError` for times of words
+        that the model does not give.
+        """
         recording = Recording.of_data(request.samples)
         language = language_code(request.language) if request.language else ""
         if language is None:
@@ -102,6 +110,9 @@ class Transcriber:
             raise RequestError(f"this model does not know the language {LANGUAGES[language]}")
         if not 0 <= request.temperature <= 1:
             raise RequestError(f"the temperature is {request.temperature:g}, and must be from 0 to 1")
+        if request.word_timestamps and not self.tower.alignment_heads:
+            name = self.engine.loaded.path.name
+            raise UnavailableError(f"{name} has no heads that follow the speech, which give times of words")
         return Transcription(self, request, recording, language, sink)
 
     def prompt_tokens(self, prompt: str) -> list[int]:
@@ -159,7 +170,7 @@ class Transcription:
         if silence > _SILENT and answer.logprob <= _LEAST_LOGPROB:
             self._seek += length
         else:
-            self._take(answer, silence, length)
+            self._take(answer, silence, length, self._token_ends(image, answer, length))
         self._tell_progress()
 
     def finish(self) -> None:
@@ -224,7 +235,22 @@ class Transcription:
         self._answer_count += len(tokens)
         text = self._transcriber.text(tokens).strip()
         data = text.encode()
-        return _Answer(tokens, text, temperature, rules.average, len(data) / len(zlib.compress(data)))
+        compression = len(data) / len(zlib.compress(data))
+        return _Answer(prompt, tokens, text, temperature, rules.average, compression)
+
+    def _token_ends(self, image: Image, answer: _Answer, length: int) -> list[float]:
+        """Return when each token of an answer ends, in seconds of its window; [] if that is not asked for."""
+        if not self._request.word_timestamps or not answer.tokens:
+            return []
+        begin = len(answer.prompt)
+        text = [*answer.prompt, *answer.tokens][: self._engine.context]
+        observation = Observation(self._tower.alignment_heads, begin, len(text) - begin)
+        self._run(image, text, Options(), observation=observation)
+        weights = (head.weights() for head in observation.found())
+        ends = [
+            round(state * TIMESTAMP_S, 2) for state in token_ends(weights, length // _STATE_FRAMES).tolist()
+        ]
+        return ends + ends[-1:] * (len(answer.tokens) - len(ends))
 
     def _ask(
         self, image: Image, prompt: list[int], rules: TokenRules, limit: int, temperature: float = 0.0
@@ -232,6 +258,10 @@ class Transcription:
         """Return at most `limit` tokens that follow `prompt`, without the end."""
         seed = self._request.seed if self._request.seed < 0 else self._request.seed + self._seek
         options = Options(temperature=temperature, seed=seed, top_k=0, top_p=1.0, num_predict=limit)
+        return self._run(image, prompt, options, rules=rules)
+
+    def _run(self, image: Image, prompt: list[int], options: Options, **fitted: Any) -> list[int]:
+        """Return the tokens that the engine gives for a prompt with more fields `fitted`."""
         request = Generate(
             id=self._request.id,
             options=options,
@@ -241,8 +271,8 @@ class Transcription:
             client=self._request.client,
         )
         first = Input(prompt[0], image.digest, ImagePart(image, 0, image.rows))
-        fitted = FittedPrompt(prompt, inputs=[first, *map(Input, prompt[1:])], rules=rules)
-        self._engine.submit(request, self._arrived.put, fitted)
+        whole = FittedPrompt(prompt, inputs=[first, *map(Input, prompt[1:])], **fitted)
+        self._engine.submit(request, self._arrived.put, whole)
         tokens: list[int] = []
         while True:
             match self._arrived.get():
@@ -257,7 +287,7 @@ class Transcription:
 
     # --- the text of a window ---
 
-    def _take(self, answer: _Answer, silence: float, length: int) -> None:
+    def _take(self, answer: _Answer, silence: float, length: int, token_ends: list[float]) -> None:
         """Send the segments of a window of `length` frames, and move to the next window."""
         tokens, begin_time = answer.tokens, self._tokens.begin_time
         at_time = [token >= begin_time for token in tokens]
@@ -268,24 +298,48 @@ class Transcription:
             ends += [len(tokens)] * single_end
             for begin, end in pairwise([0, *ends]):
                 part = tokens[begin:end]
-                said += self._tell(answer, silence, part, part[0] - begin_time, part[-1] - begin_time)
+                times = part[0] - begin_time, part[-1] - begin_time
+                said += self._tell(answer, silence, part, times, self._words(part, begin, token_ends))
             last = tokens[ends[-1] - 1] - begin_time
             # Nobody speaks after a timestamp that is not the begin of another segment.
             moved = length if single_end else min(last * _STATE_FRAMES, length)
         else:
-            times = [token - begin_time for token in tokens if token >= begin_time]
-            last = times[-1] if times and times[-1] else length // _STATE_FRAMES
-            said += self._tell(answer, silence, tokens, 0, last)
+            places = [token - begin_time for token in tokens if token >= begin_time]
+            last = places[-1] if places and places[-1] else length // _STATE_FRAMES
+            said += self._tell(answer, silence, tokens, (0, last), self._words(tokens, 0, token_ends))
             moved = length
         self._before = [] if answer.temperature > _TRUSTED else [*self._before, *said]
         self._before = self._before[-self._engine.context :]
         self._seek += moved or length
 
-    def _tell(self, answer: _Answer, silence: float, tokens: list[int], begin: int, end: int) -> list[int]:
-        """Send a segment from timestamp `begin` to `end`; return its tokens if it has text."""
+    def _words(self, tokens: list[int], begin: int, token_ends: list[float]) -> list[Word]:
+        """Return the words of a segment, whose tokens are those of its window from `begin` on."""
+        if not token_ends:
+            return []
+        spoken = [place for place, token in enumerate(tokens, begin) if token < self._tokens.end]
+        piece = self._engine.loaded.tokenizer.piece
+        language = "en" if self._request.translate else self._language
+        found = words_of([piece(tokens[place - begin]) for place in spoken], language)
+        # A token begins when the one before it ends, be that a timestamp.
+        spans = [(spoken[word.begin] - 1, spoken[word.end - 1]) for word in found]
+        seconds = [(token_ends[first] if first >= 0 else 0.0, token_ends[last]) for first, last in spans]
+        return [
+            Word(word.text, self._time(start_s), self._time(end_s))
+            for word, (start_s, end_s) in zip(found, seconds, strict=True)
+        ]
+
+    def _time(self, window_s: float) -> float:
+        """Return the time in the recording of one in the window, in seconds."""
+        return round(self._seek / FRAME_RATE + window_s, 2)
+
+    def _tell(
+        self, answer: _Answer, silence: float, tokens: list[int], times: tuple[int, int], words: list[Word]
+    ) -> list[int]:
+        """Send a segment between two timestamps; return its tokens if it has text."""
         text = self._transcriber.text(tokens)
         total_s = self._recording.seconds
-        start_s, end_s = (round(self._seek / FRAME_RATE + place * TIMESTAMP_S, 2) for place in (begin, end))
+        begin, end = times
+        start_s, end_s = (self._time(place * TIMESTAMP_S) for place in times)
         # Nothing is said after the recording, in the silence that completes its last window.
         if begin == end or start_s >= total_s or not text.strip():
             return []
@@ -302,6 +356,7 @@ class Transcription:
                 avg_logprob=answer.logprob,
                 compression_ratio=answer.compression,
                 no_speech_prob=silence,
+                words=words,
             )
         )
         self._segments += 1

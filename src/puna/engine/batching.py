@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from puna.batch import Batch, ImagePart, Input
+from puna.batch import Batch, ImagePart, Input, ObservedRows
 from puna.engine.sequence import Generation, Sequence
 from puna.errors import ContextLengthError
 from puna.grammar.compiler.client import RemoteConstraint
@@ -140,10 +140,12 @@ def assemble(slices: Items[BatchSlice]) -> Batch:
     sequences: list[int] = []
     outputs: list[int] = []
     drafts: dict[int, int] = {}
+    observed: list[ObservedRows] = []
     for batch_slice in slices:
         entry = batch_slice.sequence.entry
         assert entry is not None, "only running sequences are planned"
         begin = batch_slice.begin
+        observed += _observed(batch_slice, len(inputs), len(outputs))
         outputs += [len(inputs) + row for row in batch_slice.outputs]
         inputs += batch_slice.sequence.inputs[begin : begin + batch_slice.count]
         inputs += [Input(token) for token in batch_slice.draft.tokens]
@@ -160,7 +162,23 @@ def assemble(slices: Items[BatchSlice]) -> Batch:
         spans=[(row, row + item.span) for row, item in enumerate(inputs) if item.span > 1],
         drafts=drafts,
         places=_places(slices),
+        observed=observed,
     )
+
+
+def _observed(batch_slice: BatchSlice, row: int, output: int) -> list[ObservedRows]:
+    """Return the observed rows of a slice whose rows begin at `row`, and its wanted rows at `output`."""
+    wanted, observer = batch_slice.outputs, batch_slice.sequence.observation
+    if observer is None or not wanted:
+        return []
+    return [
+        ObservedRows(
+            observer,
+            batch_slice.begin + wanted.start,
+            rows=slice(row + wanted.start, row + wanted.stop),
+            outputs=slice(output, output + len(wanted)),
+        )
+    ]
 
 
 def _payloads(inputs: Items[Input]) -> list[tuple[int, Any]]:

@@ -23,7 +23,6 @@ import numpy as np
 from puna.batch import Batch, BatchArrays, KeptStates
 from puna.config import env_bool
 from puna.engine.batching import assemble
-from puna.engine.sequence import EmbeddingInput
 from puna.model.base import parts_of
 
 if TYPE_CHECKING:
@@ -83,7 +82,7 @@ class Executor:
 
     def _forward(self, batch: Batch, slices: list[BatchSlice]) -> list[Rows]:
         counts = [len(batch_slice.outputs) for batch_slice in slices]
-        embeds = [isinstance(batch_slice.sequence, EmbeddingInput) for batch_slice in slices]
+        embeds = [not batch_slice.sequence.predicts for batch_slice in slices]
         # Some files pad the output beyond the vocabulary.
         vocab, ops, model = self._loaded.tokenizer.vocab_size, self._loaded.ops, self._loaded.model
         if not any(embeds):

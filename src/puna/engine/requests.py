@@ -23,6 +23,7 @@ from puna.grammar.format import Format
 from puna.model.adapters.adapters import Uses
 from puna.model.load import LoadedModel
 from puna.model.pooling import Pooling
+from puna.nn.observation import Observation
 from puna.prefix_blocks import block_digests
 from puna.protocol import MAX_SAMPLES, Embed, Generate
 from puna.sample import Sampler
@@ -60,6 +61,7 @@ class FittedPrompt:
     front: int = 0  # first tokens, before the first message that is not the system's; 0: unknown
     ending: int = 0  # last tokens, from the last message on; 0: unknown
     rules: TokenRules | None = None  # of the only sample
+    observation: Observation | None = None  # of the prompt's attention, wanted instead of an answer
     opening: int = 0  # last tokens that begin the answer, which may be missing when it is sent back
 
     @cached_property
@@ -145,7 +147,7 @@ def _samples(
             raise ContextLengthError(
                 f"num_ctx is {context}, which leaves no room for an answer: set a larger"
             )
-    limit = _limit(request, context)
+    limit = _limit(request, context) if prompt.observation is None else 0
     sequences = []
     for sample in range(request.samples):
         seed = options.seed if options.seed < 0 else options.seed + sample
@@ -178,6 +180,7 @@ def _samples(
                 ending=prompt.ending,
                 opening=prompt.opening,
                 resumed=request.resumed[sample] if sample < len(request.resumed) else [],
+                observation=prompt.observation,
             )
         )
     return sequences

@@ -21,6 +21,7 @@ from puna.errors import EmbeddingError
 from puna.grammar.compiler.client import RemoteConstraint
 from puna.model.adapters.adapters import Uses
 from puna.model.pooling import Pooling
+from puna.nn.observation import Observation
 from puna.protocol import Embed, Embedded, Event, Generate
 from puna.sample import Sampler
 from puna.turns import Turn
@@ -93,6 +94,7 @@ class Sequence:
     images: list[ImageRange] = field(default_factory=list)  # in order
     places: list[int] = field(default_factory=list)  # positions for rotation; empty: the inputs' indices
     adapters: Uses = ()
+    observation: Observation | None = None  # of its attention, wanted instead of tokens
 
     def __post_init__(self) -> None:
         self.keys = [key_of(item) for item in self.inputs]
@@ -185,9 +187,14 @@ class Sequence:
         return False
 
     @property
+    def predicts(self) -> bool:
+        """Whether logits are wanted, not hidden states."""
+        return self.observation is None
+
+    @property
     def evaluates_all(self) -> bool:
         """Whether results are wanted for inputs before the last, so that nothing may come from the cache."""
-        return self.scoring
+        return self.scoring or self.observation is not None
 
     @property
     def generates(self) -> bool:
@@ -196,6 +203,8 @@ class Sequence:
 
     def wanted(self, count: int) -> range:
         """Return which of the next `count` inputs the model's output is wanted for, always the very last."""
+        if (observation := self.observation) is not None:
+            return range(min(max(observation.first - self.evaluated, 0), count), count)
         first = 0 if self.scoring else count - (count == self.waiting)
         return range(first, count)
 
@@ -320,6 +329,10 @@ class EmbeddingInput(Sequence):
 
     @property
     def generates(self) -> bool:
+        return False
+
+    @property
+    def predicts(self) -> bool:
         return False
 
     def wanted(self, count: int) -> range:

@@ -372,6 +372,7 @@ class Model:
         prompt: str = "",
         temperature: float = 0.0,
         seed: int = 0,
+        word_timestamps: bool = False,
     ) -> Transcript: ...
     @overload
     def transcribe(
@@ -384,6 +385,7 @@ class Model:
         prompt: str = "",
         temperature: float = 0.0,
         seed: int = 0,
+        word_timestamps: bool = False,
     ) -> TranscriptStream: ...
     def transcribe(
         self,
@@ -395,6 +397,7 @@ class Model:
         prompt: str = "",
         temperature: float = 0.0,
         seed: int = 0,
+        word_timestamps: bool = False,
     ) -> Transcript | TranscriptStream:
         """Write down what is said in a recording, with times. For models that transcribe, as Whisper.
 
@@ -403,13 +406,15 @@ class Model:
         `language` is the code or English name of the language that is spoken, which is detected by default;
         `translate` writes English whatever is spoken. `prompt` is text that could precede the recording, for
         the spelling of names. With a `temperature` of 0, a part whose text looks wrong is read again at
-        higher temperatures, with random numbers by `seed`.
+        higher temperatures, with random numbers by `seed`. With `word_timestamps`, segments have `words`.
 
         `stream=True` returns a `TranscriptStream` of `Segment`s; closing or dropping it stops the work. Also
         raises `AudioError`, and `UnavailableError` for a model that does not transcribe.
         """
         recording = recording_of(audio)
-        request = self._requests.transcribe(recording, language, translate, prompt, temperature, seed)
+        request = self._requests.transcribe(
+            recording, language, translate, prompt, temperature, seed, word_timestamps
+        )
         found = TranscriptStream(Events(self._chat, request), recording.seconds)
         return found if stream else found.transcript()
 
@@ -422,10 +427,13 @@ class Model:
         prompt: str = "",
         temperature: float = 0.0,
         seed: int = 0,
+        word_timestamps: bool = False,
     ) -> Transcript:
         """Call `transcribe` from asyncio. Cancelling the task stops the work."""
         recording = await asyncio.to_thread(recording_of, audio)
-        request = self._requests.transcribe(recording, language, translate, prompt, temperature, seed)
+        request = self._requests.transcribe(
+            recording, language, translate, prompt, temperature, seed, word_timestamps
+        )
         return transcript_of([event async for event in AsyncEvents(self._chat, request)])
 
     def save_prompt(self, prompt: Prompt, path: str | Path) -> None:

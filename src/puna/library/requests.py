@@ -276,6 +276,7 @@ class Requests:
         prompt: str,
         temperature: float,
         seed: int,
+        word_timestamps: bool,
     ) -> Transcribe:
         return Transcribe(
             id=next(self._ids),
@@ -285,6 +286,7 @@ class Requests:
             prompt=prompt,
             temperature=temperature,
             seed=seed,
+            word_timestamps=word_timestamps,
         )
 
     def _generate(

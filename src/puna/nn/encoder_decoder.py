@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import numpy as np
+
 from puna.batch import BatchArrays
 from puna.kvcache.cache import Cache, KVView, LayerCache
 from puna.nn.attention import attend
@@ -48,9 +50,19 @@ class EncoderDecoderAttention(Module):
 
     def forward(self, hidden: Array, seen: KVView) -> Array:
         """Map [rows, hidden] to the same shape, each row by the states that it may see."""
-        o = self.options
-        query = self.query(hidden).reshape(len(hidden), o.heads, o.head_dim)
-        return self.output(attend(self.ops, query, seen, o.attention_scale))
+        return self.output(attend(self.ops, self._queries(hidden), seen, self.options.attention_scale))
+
+    def show(self, hidden: Array, seen: KVView, batch: BatchArrays, *, only_outputs: bool) -> None:
+        """Show what `forward` does to the observers of rows of the batch, or of its wanted rows."""
+        query, scale = self._queries(hidden), self.options.attention_scale
+        for each in batch.observed:
+            rows = each.outputs if only_outputs else each.rows
+            part = seen.of(self.ops.array(np.arange(rows.start, rows.stop)))
+            each.observer.take(self.index, each.position, query[rows], part, scale, self.ops)
+
+    def _queries(self, hidden: Array) -> Array:
+        queries: Array = self.query(hidden).reshape(len(hidden), self.options.heads, self.options.head_dim)
+        return queries
 
 
 class EncoderDecoderLayer(PreNormLayer):
@@ -68,6 +80,8 @@ class EncoderDecoderLayer(PreNormLayer):
         if rows is not None:
             hidden, seen = hidden[rows], seen.of(rows)
         hidden, normed = self.cross_norm.after_adding(mixed, hidden)
+        if batch.observed:
+            self.cross.show(normed, seen, batch, only_outputs=rows is not None)
         hidden, normed = self.feed_forward_norm.after_adding(self.cross.forward(normed, seen), hidden)
         total: Array = hidden + self.feed_forward.forward(normed)
         return total

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 
 from puna.batch import Batch, Image, ImagePart
 from puna.convert import convert
-from puna.errors import ModelError
+from puna.errors import ConversionError, ModelError
 from puna.gguf import FileType, GGMLType
 from puna.kvcache.cache import Cache
 from puna.model.load import LoadedModel, load_model
@@ -143,6 +144,11 @@ def test_quantized_types_load(tmp_path: Path, kind: GGMLType, allowed: float) ->
         ({"audio.embedding_length": 32}, "embedding_length' is 32, but the decoder reads 64"),
         ({"audio.num_mel_bins": 5000}, "num_mel_bins' is 5000"),
         ({"audio.num_mel_bins": 81}, "a.conv1d.1.weight' has"),
+        ({"alignment_heads": [0, 1, 3, 0]}, "has head 0 of layer 3, which does not exist"),
+        ({"alignment_heads": [0, 4]}, "has head 4 of layer 0"),
+        ({"alignment_heads": [0, 1, 2]}, "should be pairs of a layer and a head"),
+        ({"alignment_heads": [0, 0] * 13}, "should be pairs"),
+        ({"alignment_heads": 3}, "should be pairs"),
         ({"context_length": 65}, "context_length' is 65, but there are only 64 position"),
     ],
     ids=str,
@@ -152,6 +158,25 @@ def test_invalid_metadata_is_named(tmp_path: Path, metadata: dict[str, Any], wor
     path = tiny_whisper_gguf(tmp_path / "bad.gguf", config, model=original(config), metadata=metadata)
     with pytest.raises(ModelError, match=words):
         load_model(path)
+
+
+def test_heads_that_follow_the_speech_come_from_the_checkpoint(tmp_path: Path) -> None:
+    config = dataclasses.replace(MODELS["small"], alignment_heads=((2, 3), (0, 1)))
+    stated = load_model(tiny_whisper_gguf(tmp_path / "m.gguf", config, model=original(config))).hearing
+    assert stated is not None
+    assert stated.options.alignment_heads == config.alignment_heads
+    unstated = load_model(tiny_whisper_gguf(tmp_path / "n.gguf", model=original(MODELS["small"]))).hearing
+    assert unstated is not None
+    assert unstated.options.alignment_heads == tuple((layer, head) for layer in (1, 2) for head in range(4))
+
+
+@pytest.mark.parametrize("heads", [[[3, 0]], [[0]], [[0, "1"]], "all", [[0, True]]], ids=str)
+def test_heads_that_the_model_lacks_are_not_converted(tmp_path: Path, heads: Any) -> None:
+    config = MODELS["small"]
+    folder = config.save(tmp_path / "whisper", original(config))
+    (folder / "generation_config.json").write_text(json.dumps({"alignment_heads": heads}))
+    with pytest.raises(ConversionError, match="alignment_heads are"):
+        convert(folder, tmp_path / "m.gguf", FileType.F32)
 
 
 def test_a_folder_as_it_was_first_published_is_converted(tmp_path: Path) -> None:

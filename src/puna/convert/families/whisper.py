@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from puna.convert.config import Config
 from puna.convert.family import Family, Place
+from puna.errors import ConversionError, shown
 
 _ATTENTION: Final = {"q_proj": "q", "k_proj": "k", "v_proj": "v"}
 
@@ -41,6 +42,25 @@ def _multilingual(config: Config) -> bool:
     return config.count("vocab_size") >= _MULTILINGUAL_SIZE if stated is None else bool(stated)
 
 
+def _alignment_heads(config: Config) -> list[int] | None:
+    """Return layers and heads that follow the speech, in turn; None if the checkpoint does not say."""
+    stated: Any = config.generation_setting("alignment_heads")
+    if stated is None or stated == []:
+        return None
+    bounds = config.count("decoder_layers"), config.count("decoder_attention_heads")
+    valid = isinstance(stated, list) and all(
+        isinstance(pair, list)
+        and len(pair) == len(bounds)
+        and all(type(place) is int and 0 <= place < bound for place, bound in zip(pair, bounds, strict=True))
+        for pair in stated
+    )
+    if not valid:
+        raise ConversionError(
+            f"generation_config.json: alignment_heads are {shown(stated)}, not layers and heads"
+        )
+    return [place for pair in stated for place in pair]
+
+
 FAMILIES: Final = (
     Family(
         hf=("WhisperForConditionalGeneration",),
@@ -49,6 +69,7 @@ FAMILIES: Final = (
             "block_count": "decoder_layers", "context_length": "max_target_positions",
             "feed_forward_length": "decoder_ffn_dim", "attention.head_count": "decoder_attention_heads",
             "attention.layer_norm_epsilon": lambda config: 1e-5, "multilingual": _multilingual,
+            "alignment_heads": _alignment_heads,
             "audio.block_count": "encoder_layers", "audio.embedding_length": "d_model",
             "audio.feed_forward_length": "encoder_ffn_dim",
             "audio.attention.head_count": "encoder_attention_heads",

@@ -26,6 +26,7 @@ from puna.server.jobs.service import Service
 from puna.server.jobs.transcription import Part, TranscriptionEnd, transcribe
 
 _FORMATS: Final = ("json", "verbose_json", "text", "srt", "vtt")
+_GRANULARITIES: Final = ("segment", "word")
 
 
 class AudioRequest(FormFields):
@@ -51,12 +52,14 @@ class AudioRequest(FormFields):
         if not 0 <= self.temperature <= 1:
             raise RequestError(f"temperature must be from 0 to 1, not {self.temperature:g}")
         for name in self.timestamp_granularities:
-            if name == "word":
-                raise UnavailableError(
-                    "timestamp_granularities: times of words are not available, only those of segments"
-                )
-            if name != "segment":
-                raise RequestError(f"timestamp_granularities must be 'segment', not {shown(name)}")
+            if name not in _GRANULARITIES:
+                known = " or ".join(_GRANULARITIES)
+                raise RequestError(f"timestamp_granularities must be {known}, not {shown(name)}")
+        if self.with_words and self.response_format != "verbose_json":
+            raise RequestError(
+                "timestamp_granularities: times of words need the response_format verbose_json, not "
+                f"{self.response_format}"
+            )
         if self.include:
             raise UnavailableError("include: log-probabilities of a transcription's tokens are not available")
         return Transcribe(
@@ -65,12 +68,29 @@ class AudioRequest(FormFields):
             prompt=self.prompt,
             temperature=self.temperature,
             seed=self.seed,
+            word_timestamps=self.with_words,
         )
+
+    @property
+    def with_words(self) -> bool:
+        return "word" in self.timestamp_granularities
+
+    @property
+    def with_segments(self) -> bool:
+        return "segment" in self.timestamp_granularities or not self.with_words
 
 
 class AudioUsage(msgspec.Struct, kw_only=True):
     seconds: float
     type: Literal["duration"] = "duration"
+
+
+class AudioWord(msgspec.Struct):
+    """A word, with the punctuation beside it, and its times in seconds."""
+
+    word: str
+    start: float
+    end: float
 
 
 class AudioSegment(msgspec.Struct):
@@ -89,14 +109,15 @@ class AudioSegment(msgspec.Struct):
 
 
 class AudioTranscription(msgspec.Struct):
-    """A transcription; the fields from `task` to `segments` are those of `verbose_json`."""
+    """A transcription; the fields from `task` to `words` are those of `verbose_json`."""
 
     text: str
     usage: AudioUsage
     task: str | UnsetType = UNSET
     language: str | UnsetType = UNSET  # its English name, in lower case
     duration: float | UnsetType = UNSET  # of the recording, in seconds
-    segments: list[AudioSegment] | UnsetType = UNSET
+    segments: list[AudioSegment] | UnsetType = UNSET  # unless only words are asked for
+    words: list[AudioWord] | UnsetType = UNSET  # if they are asked for
     warnings: list[str] | UnsetType = UNSET
 
 
@@ -105,7 +126,9 @@ class TextDelta(msgspec.Struct, tag_field="type", tag="transcript.text.delta"):
 
 
 class TextSegment(AudioSegment, tag_field="type", tag="transcript.text.segment"):
-    """A segment, sent after its text if the format is `verbose_json`."""
+    """A segment, sent after its text if the format is `verbose_json`, with its words if those are wanted."""
+
+    words: list[AudioWord] | UnsetType = UNSET
 
 
 class AudioProgress(msgspec.Struct, tag_field="type", tag="transcript.progress"):
@@ -149,6 +172,8 @@ class _Heard:
 
     task: str
     verbose: bool
+    with_segments: bool
+    with_words: bool
     segments: list[Segment] = field(default_factory=list)
 
     @property
@@ -171,7 +196,12 @@ async def _answer(backend: Service, request: Request, *, translate: bool) -> ASG
     body, file = await read_form(request, AudioRequest, "file")
     wanted = body.request(translate=translate)
     order = backend.order(backend.find(body.model), {}, ignored=body.ignored)
-    heard = _Heard("translate" if translate else "transcribe", body.response_format == "verbose_json")
+    heard = _Heard(
+        "translate" if translate else "transcribe",
+        body.response_format == "verbose_json",
+        body.with_segments,
+        body.with_words,
+    )
     parts = transcribe(backend, order, wanted, file)
     del file  # which may be large, and is not needed once it is decoded
     if body.stream:
@@ -193,8 +223,10 @@ async def _whole(parts: AsyncGenerator[Part, None], heard: _Heard, format: str) 
         return text_reply(srt(heard.segments))
     if format == "vtt":
         return text_reply(vtt(heard.segments))
-    if heard.verbose:
+    if heard.verbose and heard.with_segments:
         reply.segments = [AudioSegment(*_values(segment)) for segment in heard.segments]
+    if heard.with_words:
+        reply.words = [word for segment in heard.segments for word in _words(segment)]
     return json_reply(reply)
 
 
@@ -211,13 +243,18 @@ async def _events(
                     heard.segments.append(part)
                     yield _event(TextDelta(text))
                     if heard.verbose:
-                        yield _event(TextSegment(*_values(part)))
+                        words = _words(part) if heard.with_words else UNSET
+                        yield _event(TextSegment(*_values(part), words=words))
                 case TranscriptionEnd():
                     yield _event(TextDone(**heard.fields(part)))
 
 
 def _event(value: msgspec.Struct) -> bytes:
     return b"data: " + encode(value) + b"\n\n"
+
+
+def _words(segment: Segment) -> list[AudioWord]:
+    return [AudioWord(word.text.strip(), word.start_s, word.end_s) for word in segment.words]
 
 
 def _values(segment: Segment) -> tuple[Any, ...]:
