@@ -9,7 +9,8 @@ import pytest
 
 from tests.audio.sounds import file_of, tone, wav
 from tests.cli.shell import Shell
-from tests.tiny.whisper import tiny_whisper_gguf
+from tests.tiny.whisper import TinyWhisper, tiny_whisper_gguf
+from tests.tiny.whisper_cpp import whisper_cpp_file
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -56,6 +57,20 @@ def test_files_are_written_beside_each_other(shell: Shell, sounds: Path, tmp_pat
     assert again.returncode == 1
     assert "one.srt exists; overwrite it with --force" in again.stderr
     assert shell.run(*words, "--force", cwd=sounds).returncode == 0
+
+
+def test_a_file_of_whisper_cpp_is_created_and_used(shell: Shell, sounds: Path, tmp_path: Path) -> None:
+    config = TinyWhisper(layers=1, decoder_layers=1, multilingual=False)
+    (tmp_path / "ggml-tiny.bin").write_bytes(whisper_cpp_file(config, config.build()))
+    made = shell.run("create", "ggml", "-f", "-", stdin=f"FROM {tmp_path / 'ggml-tiny.bin'}")
+    assert made.returncode == 0, made.stderr
+    done = shell.run("transcribe", "--model", "ggml", "one.wav", cwd=sounds)
+    assert done.returncode == 0, done.stderr
+    assert "one.wav: 3.0 s of english" in done.stderr
+    (tmp_path / "ggml-cut.bin").write_bytes((tmp_path / "ggml-tiny.bin").read_bytes()[:-5])
+    refused = shell.run("create", "cut", "-f", "-", stdin=f"FROM {tmp_path / 'ggml-cut.bin'}")
+    assert refused.returncode == 1
+    assert "ggml-cut.bin ends within tensor" in " ".join(refused.stderr.split())
 
 
 def test_a_model_that_transcribes_is_not_run(shell: Shell, sounds: Path) -> None:

@@ -13,9 +13,9 @@ import pytest
 import torch
 from transformers import WhisperFeatureExtractor
 
+from puna.audio import words
 from puna.audio.mel import HOP
 from puna.audio.recording import SAMPLE_RATE, Recording
-from puna.audio import words
 from puna.audio.words import words_of
 from puna.chat.templates.model_facts import facts_at
 from puna.chat.templates.renderer.client import Renderer

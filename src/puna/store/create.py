@@ -66,7 +66,7 @@ class ModelSpec:
 
 def needs_making(spec: ModelSpec) -> bool:
     """Whether files have to be converted, joined or quantised first."""
-    made = (".safetensors",) if spec.from_model is None else ()
+    made = (".safetensors", ".bin") if spec.from_model is None else ()
     return spec.quantize is not None or any(
         name.lower().endswith(made) or (made and PART_NAME.fullmatch(name)) for name in spec.files
     )

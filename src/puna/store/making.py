@@ -16,6 +16,7 @@ from pathlib import Path
 
 from puna.convert import convert, convert_adapters, convert_tower
 from puna.convert.checkpoint import Checkpoint
+from puna.convert.whisper_cpp import convert_whisper_cpp, is_whisper_cpp
 from puna.errors import GGUFError, RequestError, StoreError
 from puna.gguf import FileType, open_gguf
 from puna.quantize import merge_parts, quantize_file
@@ -58,6 +59,8 @@ class Maker:
             first = min(parts)
             whole = self._made(lambda out: self._join(parts, first, out))
             files = {first: whole, **{name: digest for name, digest in files.items() if name not in parts}}
+        elif len(files) == 1:
+            files = {name: self._of_whisper_cpp(name, digest) for name, digest in files.items()}
         replaced: dict[str, str] = {}
         if (kind := spec.quantize) is not None:
             files = {name: self._quantized(digest, kind) for name, digest in files.items()}
@@ -129,6 +132,17 @@ class Maker:
                     folder, lambda name: Path(scratch) / f"{name}.gguf", report=report
                 )
                 return made, {path.name: self._adopted(path) for path in adapters.values()}
+
+    def _of_whisper_cpp(self, name: str, digest: str) -> str:
+        """Return the digest of the model in a file of whisper.cpp, or that of any other file itself."""
+        digest = normalize_digest(digest)
+        if not self.blobs.has(digest) or not is_whisper_cpp(path := self.blobs.path(digest)):
+            return digest
+
+        def report(done: int, total: int) -> None:
+            self.progress("converting model", done, total)
+
+        return self._made(lambda out: convert_whisper_cpp(path, out, name=name, report=report))
 
     def _join(self, parts: Mapping[str, str], first: str, out: Path) -> None:
         with self._laid_out(parts) as folder:

@@ -11,7 +11,7 @@ from puna.errors import ConversionError, shown
 _ATTENTION: Final = {"q_proj": "q", "k_proj": "k", "v_proj": "v"}
 
 #: Tokens of a vocabulary from which on it is that of a multilingual model, as in `whisper/model.py`.
-_MULTILINGUAL_SIZE: Final = 51865
+MULTILINGUAL_SIZE: Final = 51865
 
 
 def _names() -> dict[str, Place]:
@@ -39,7 +39,7 @@ def _names() -> dict[str, Place]:
 
 def _multilingual(config: Config) -> bool:
     stated: Any = config.generation_setting("is_multilingual")
-    return config.count("vocab_size") >= _MULTILINGUAL_SIZE if stated is None else bool(stated)
+    return config.count("vocab_size") >= MULTILINGUAL_SIZE if stated is None else bool(stated)
 
 
 def _alignment_heads(config: Config) -> list[int] | None:

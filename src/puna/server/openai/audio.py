@@ -243,8 +243,10 @@ async def _events(
                     heard.segments.append(part)
                     yield _event(TextDelta(text))
                     if heard.verbose:
-                        words = _words(part) if heard.with_words else UNSET
-                        yield _event(TextSegment(*_values(part), words=words))
+                        segment = TextSegment(*_values(part))
+                        if heard.with_words:
+                            segment.words = _words(part)
+                        yield _event(segment)
                 case TranscriptionEnd():
                     yield _event(TextDone(**heard.fields(part)))
 
