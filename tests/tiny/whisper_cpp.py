@@ -17,9 +17,9 @@ from tests.tiny.whisper import TinyWhisper
 _MODULES = {
     "self_attn.k_proj": "attn.key", "self_attn.q_proj": "attn.query", "self_attn.v_proj": "attn.value",
     "self_attn.out_proj": "attn.out", "self_attn_layer_norm": "attn_ln",
-    "encoder_attn.k_proj": "cross_attn.key", "encoder_attn.q_proj": "cross_attn.query", "encoder_attn.v_proj": "cross_attn.value",
-    "encoder_attn.out_proj": "cross_attn.out", "encoder_attn_layer_norm": "cross_attn_ln", "fc1": "mlp.0",
-    "fc2": "mlp.2", "final_layer_norm": "mlp_ln",
+    "encoder_attn.k_proj": "cross_attn.key", "encoder_attn.q_proj": "cross_attn.query",
+    "encoder_attn.v_proj": "cross_attn.value", "encoder_attn.out_proj": "cross_attn.out",
+    "encoder_attn_layer_norm": "cross_attn_ln", "fc1": "mlp.0", "fc2": "mlp.2", "final_layer_norm": "mlp_ln",
 }  # fmt: skip
 _OTHERS = {
     "encoder.layer_norm": "encoder.ln_post", "decoder.layer_norm": "decoder.ln",

@@ -18,6 +18,7 @@ from puna.cli.manage import existing_file
 from puna.cli.progress import Bar, StatusLines
 from puna.cli.server_process import connect
 from puna.convert import check_convertible
+from puna.convert.whisper_cpp import check_whisper_cpp, is_whisper_cpp
 from puna.errors import ConversionError, ServerError, StoreError
 from puna.quantize.mixture import file_type_of
 from puna.store import Store
@@ -65,7 +66,10 @@ def _check(files: Mapping[str, Path]) -> None:
         check_convertible(settings.parent)
         return
     for path in files.values():
-        check_model(path)
+        if path.suffix.lower() == ".bin" and is_whisper_cpp(path):
+            check_whisper_cpp(path)
+        else:
+            check_model(path)
 
 
 def read_modelfile(file: str | None) -> tuple[Modelfile, Path]:

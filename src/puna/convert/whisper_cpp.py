@@ -114,16 +114,13 @@ def convert_whisper_cpp(
     if the file cannot be written.
     """
     with source.open("rb") as file:
-        reader = _Reader(file, name or source.name)
-        sizes, kind = reader.header()
-        tokens = _token_table(reader.texts(sizes["n_vocab"]), sizes, reader.name)
-        tensors = reader.tensors()
+        kind, keys, tokens, tensors = _read(file, name or source.name)
         writer = GGUFWriter(target, "whisper")
         writer.add("general.type", "model")
         writer.add("general.name", name or source.stem)
         writer.add("general.file_type", int(kind), ValueType.UINT32)
         writer.add("general.quantization_version", _VERSION, ValueType.UINT32)
-        for key, value in _keys(sizes, tensors, reader.name).items():
+        for key, value in keys.items():
             writer.add(key, value)
         for key, value in tokens.items():
             writer.add(f"tokenizer.ggml.{key}", value, ValueType.INT32 if key == "token_type" else None)
@@ -141,6 +138,21 @@ def convert_whisper_cpp(
         for target_name, tensor in tensors.items():
             writer.add_stream(target_name, tensor.shape, tensor.type, partial(stream, tensor))
         writer.write()
+
+
+def check_whisper_cpp(path: Path) -> None:
+    """Raise the errors of `convert_whisper_cpp` without reading weights."""
+    with path.open("rb") as file:
+        _read(file, path.name)
+
+
+def _read(file: BinaryIO, name: str) -> tuple[FileType, dict[str, Any], dict[str, Any], dict[str, _Tensor]]:
+    """Return the type of a file's weights, keys of the architecture and of the vocabulary, and tensors."""
+    reader = _Reader(file, name)
+    sizes, kind = reader.header()
+    tokens = _token_table(reader.texts(sizes["n_vocab"]), sizes, name)
+    tensors = reader.tensors()
+    return kind, _keys(sizes, tensors, name), tokens, tensors
 
 
 class _Reader:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from functools import cache
 from pathlib import Path
 
 from puna.convert.whisper_cpp import convert_whisper_cpp
@@ -13,18 +12,21 @@ from tests.fuzz.case import Bounds
 from tests.fuzz.hostile_bytes import damaged
 from tests.model.models.parity import original
 from tests.tiny.whisper import TinyWhisper
-from tests.tiny.whisper_cpp import base_tokens, header, token_part, whisper_cpp_file
+from tests.tiny.whisper_cpp import header, token_part, whisper_cpp_file
 
 BOUNDS = Bounds(seconds=8.0, memory=128 << 20)
 
 _CONFIG = TinyWhisper(
     layers=1, decoder_layers=1, hidden=32, feed_forward=32, decoder_feed_forward=32, positions=20
 )
+_FILES = [
+    whisper_cpp_file(_CONFIG, original(_CONFIG), kind) for kind in (GGMLType.F32, GGMLType.F16, GGMLType.Q8_0)
+]
 _WORDS = (b"", b"a" * 64, b"ab" * 30, b"<|endoftext|>", b"\xff\xfe", b" ")
 
 
 def fuzz(dice: random.Random, folder: Path) -> None:
-    whole = _file(dice.choice((GGMLType.F32, GGMLType.F16, GGMLType.Q8_0)))
+    whole = dice.choice(_FILES)
     start = len(header(_CONFIG))
     content = damaged(dice, whole[: start + 4000]) + whole[start + 4000 :]
     if dice.random() < 0.4:
@@ -37,9 +39,3 @@ def fuzz(dice: random.Random, folder: Path) -> None:
     with open_gguf(folder / "m.gguf") as file:
         assert file.architecture == "whisper"
     check_file(folder / "m.gguf")
-
-
-@cache
-def _file(kind: GGMLType) -> bytes:
-    assert base_tokens()
-    return whisper_cpp_file(_CONFIG, original(_CONFIG), kind)
