@@ -8,9 +8,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 
 from puna import gojson
+from puna.audio.mel import HOP, Features
+from puna.audio.recording import Recording
 from puna.chat.answers.family import AnswerParser, Reading
 from puna.chat.answers.parts import Tags
 from puna.chat.answers.registry import FAMILIES, PLAIN
@@ -19,6 +22,7 @@ from puna.chat.templates.go import GoTemplate
 from puna.chat.templates.go_chat import collated
 from puna.chat.templates.jinja_chat import _neighbours_merged, _short_ids, _text_with_result, simple_tool
 from puna.chat.templates.messages import Message
+from puna.convert.whisper_cpp import _merges
 from puna.engine.text import TextStream, TokenText
 from puna.errors import PunaError
 from puna.gojson import JsonGauge
@@ -241,6 +245,8 @@ READERS: dict[str, Callable[[int], Callable[[], Any]]] = {
     "a Host header of colons": lambda n: lambda: host_name("[" + ":" * n + "]"),
     "an address": lambda n: lambda: is_local_address("1." * n),
     "a host's name": lambda n: lambda: is_local_name("a." * n + "local"),
+    "a recording": lambda n: lambda: Features(Recording(np.zeros(HOP * n, np.int16)), 80, 3000),
+    "a vocabulary of whisper.cpp": lambda n: lambda: list(_merges([b"%016d" % place for place in range(n)])),
     "an origin": lambda n: lambda: parse_origins("").allow("http://localhost:" + "1" * n),
 }
 

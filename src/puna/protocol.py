@@ -149,7 +149,7 @@ class Transcribe(WireMessage, frozen=True):
     """
 
     id: int = 0
-    samples: bytes = b""
+    samples: memoryview = memoryview(b"")  # received without another copy
     language: str = ""  # a code of ISO 639, as "en"
     translate: bool = False
     prompt: str = ""
@@ -432,25 +432,28 @@ _encoder = msgspec.msgpack.Encoder()
 T = TypeVar("T")
 
 
-def pack(message: WireMessage) -> bytes:
+def pack(message: WireMessage) -> bytearray:
     """Return `message` as one frame. Raises `RequestError` if it is too long or cannot be encoded."""
     try:
-        body = _encoder.encode(message)
+        frame = bytearray()  # filled in place, since a recording is large
+        _encoder.encode_into(message, frame, _HEADER.size)
     except (OverflowError, RecursionError, UnicodeError) as error:
         # JSON allows larger numbers, deeper nesting and more kinds of strings than msgpack.
         raise RequestError(f"the request cannot be passed to the model: {error}") from error
-    if len(body) > MAX_FRAME_BYTES:
+    length = len(frame) - _HEADER.size
+    if length > MAX_FRAME_BYTES:
         raise RequestError(
-            f"a message of {len(body)} bytes ({type(message).__name__}) cannot be passed between the server "
+            f"a message of {length} bytes ({type(message).__name__}) cannot be passed between the server "
             f"and the model's process; {MAX_FRAME_BYTES} are allowed: send less in one request"
         )
-    return _HEADER.pack(len(body), getattr(message, "id", 0)) + body
+    _HEADER.pack_into(frame, 0, length, getattr(message, "id", 0))
+    return frame
 
 
 class Frame(Generic[T]):
     """A received message of request `id`, not yet decoded, so that another thread can decode it."""
 
-    def __init__(self, id: int, body: bytes, decoder: msgspec.msgpack.Decoder[T]) -> None:
+    def __init__(self, id: int, body: bytes | memoryview, decoder: msgspec.msgpack.Decoder[T]) -> None:
         self.id = id
         self.size_bytes = len(body)
         self._body = body
@@ -487,6 +490,10 @@ class Unpacker(Generic[T]):
             end = _HEADER.size + length
             if len(self._buffer) < end:
                 break
+            if len(self._buffer) == end:  # as after a long frame, which is not copied then
+                frames.append(Frame(request_id, memoryview(self._buffer)[_HEADER.size :], self._decoder))
+                self._buffer = bytearray()
+                break
             body = bytes(memoryview(self._buffer)[_HEADER.size : end])
             frames.append(Frame(request_id, body, self._decoder))
             del self._buffer[:end]
@@ -499,7 +506,7 @@ class BlockingSocket(Protocol):
     def recv(self, size: int, /) -> bytes:
         """Return what has arrived, at most `size` bytes; nothing when the other side has closed."""
 
-    def sendall(self, data: bytes, /) -> None:
+    def sendall(self, data: bytes | bytearray, /) -> None:
         """Send all of `data`."""
 
 

@@ -267,6 +267,17 @@ class PartQueue:
             self._workers.start_for(len(self._at_work) + len(self._waiting))
             self._changed.notify()
 
+    @property
+    def at_work(self) -> int:
+        """Number of requests of which a part is being done."""
+        return len(self._at_work)
+
+    @property
+    def held(self) -> int:
+        """Number of requests that wait or are at work."""
+        with self._changed:
+            return len(self._waiting) + len(self._at_work)
+
     def cancel(self, request_id: int) -> None:
         """Stop a request, whether it waits, is at work, or has left the queue."""
         with self._changed:

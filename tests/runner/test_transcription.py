@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +56,43 @@ def test_a_transcription_that_is_given_up_stops(hearing: Path) -> None:
         assert isinstance(await anext(events), Heard)
         await events.aclose()
         await idle(runner)
+
+    with_runner(hearing, use)
+
+
+def test_a_recording_counts_as_active_between_its_windows_too(hearing: Path) -> None:
+    async def use(runner: LocalRunner) -> None:
+        first, second = (runner.transcribe(Transcribe(samples=recording(60.0).data)) for _ in range(2))
+        await anext(first)
+        found = []
+        async for event in first:
+            if isinstance(event, Heard):
+                pong = await runner.ping()
+                found.append((pong.active, pong.running))
+        # Either may have ended by the time the last pong came; one is at work at a time.
+        assert len(found) > 10
+        assert {active for active, _ in found[:-2]} == {1}
+        assert {running for _, running in found} <= {0, 1}
+        await anext(second)
+        assert (await runner.ping()).active == 1
+        await second.aclose()
+        await idle(runner)
+
+    with_runner(hearing, use)
+
+
+def test_the_sender_lets_go_of_a_recording_that_the_runner_has(hearing: Path) -> None:
+    class Samples(np.ndarray):  # unlike those of numpy, they can be referred to weakly
+        pass
+
+    async def use(runner: LocalRunner) -> None:
+        samples = recording(60.0).samples.view(Samples)
+        gone = weakref.ref(samples)
+        events = runner.transcribe(Transcribe(samples=samples.data.cast("B")))
+        del samples
+        await anext(events)
+        assert gone() is None
+        await events.aclose()
 
     with_runner(hearing, use)
 

@@ -27,13 +27,16 @@ class Recording:
         return len(self.samples) / SAMPLE_RATE
 
     @property
-    def data(self) -> bytes:
-        """Samples as little-endian int16."""
-        return self.samples.astype("<i2").tobytes()
+    def data(self) -> memoryview:
+        """Samples as little-endian int16; a view of them where the machine has that order."""
+        return np.ascontiguousarray(self.samples, "<i2").data.cast("B")
 
     @classmethod
-    def of_data(cls, data: bytes) -> Self:
-        """Return the recording with samples `data`. Raises `AudioError` for half a sample, and as `of`."""
+    def of_data(cls, data: bytes | memoryview) -> Self:
+        """Return the recording with samples `data`, a view of them if possible.
+
+        Raises `AudioError` for half a sample, and as `of`.
+        """
         if len(data) % 2:
             raise AudioError(f"a recording of 16-bit samples has {len(data)} bytes, which is not even")
         return cls._checked(np.frombuffer(data, "<i2").astype(np.int16, copy=False))

@@ -338,7 +338,9 @@ class Replicas:
                 try:
                     async with contextlib.aclosing(replica.client.transcribe(request)) as events:
                         async for event in events:
-                            begun = True
+                            if not begun:
+                                begun = True
+                                request = msgspec.structs.replace(request, samples=memoryview(b""))
                             yield event
                     return
                 except RunnerError as error:

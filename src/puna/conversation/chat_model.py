@@ -186,6 +186,16 @@ class ChatModel:
         """The model's architecture, as its file names it."""
         return self._facts.architecture
 
+    @property
+    def active(self) -> int:
+        """Number of sequences, or of recordings also between the sequences of their windows."""
+        return self.engine.active if self._transcriber is None else self._transcriptions.held
+
+    @property
+    def running(self) -> int:
+        """Number of these that are not waiting."""
+        return self.engine.running if self._transcriber is None else self._transcriptions.at_work
+
     def submit(self, request: Generate | Embed | Transcribe, sink: Sink) -> None:
         """Queue a request; its events go to `sink`, `Prompted` first where text is generated.
 

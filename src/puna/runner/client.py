@@ -321,9 +321,10 @@ class RunnerClient:
         Raises the request's error, or `RunnerError` when the process dies. Closing the iterator early, or
         cancelling the task in it, stops the transcription.
         """
-        request = msgspec.structs.replace(request, id=next(self._ids))
-        over = False
-        async with self._exchange(request) as receive:
+        request_id, over = next(self._ids), False
+        exchange = self._exchange(msgspec.structs.replace(request, id=request_id))
+        del request  # the recording is with the runner once this has sent it
+        async with exchange as receive:
             try:
                 while not over:
                     message = await receive()
@@ -336,7 +337,7 @@ class RunnerClient:
                 raise
             finally:
                 if not over:
-                    self._send(Cancel(id=request.id))
+                    self._send(Cancel(id=request_id))
 
     async def render(self, request: Generate, *, blocks: bool = False) -> Prompted:
         """Return the rendered prompt of `request`, with `blocks` if wanted. Raises the request's error."""
@@ -442,13 +443,17 @@ class RunnerClient:
         """Send `request`; yield a function that awaits its next reply."""
         if not self.alive:
             raise await self._died()
-        self._replies[request.id] = asyncio.Queue()
+        request_id = request.id
+        self._replies[request_id] = asyncio.Queue()
         try:
-            self._send(request)
-            yield lambda: self._receive(request.id)
+            frame = pack(request)
+            del request  # which may be large
+            self._write(frame)
+            del frame
+            yield lambda: self._receive(request_id)
         finally:
-            del self._replies[request.id]
-            self._overrun.discard(request.id)
+            del self._replies[request_id]
+            self._overrun.discard(request_id)
 
     async def _receive(self, request_id: int) -> FromRunner:
         message = await self._replies[request_id].get()
@@ -459,8 +464,11 @@ class RunnerClient:
         return message
 
     def _send(self, message: WireMessage) -> None:
+        self._write(pack(message))
+
+    def _write(self, frame: bytearray) -> None:
         if not self._writer.is_closing():
-            self._writer.write(pack(message))
+            self._writer.write(memoryview(frame))  # or the rest would be copied
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         unpacker: Unpacker[FromRunner] = Unpacker(FromRunner)

@@ -369,7 +369,7 @@ def _take(frame: Frame[ToRunner], model: ChatModel, preparing: Preparing, channe
         case FinishThinking(id=request_id):
             model.finish_thinking(request_id)
         case Ping() as ping:
-            channel.send(_pong(ping, model.engine))
+            channel.send(_pong(ping, model))
         case Grow() as grow:
             _grow(grow, model.engine, channel)
         case Inspect() as inspect:
@@ -444,12 +444,13 @@ def _failing_alone(request_id: int, channel: _Parent) -> Iterator[None]:
             channel.send(Failed.of(request_id, RunnerError(reason)))
 
 
-def _pong(message: Ping, engine: Engine) -> Pong:
+def _pong(message: Ping, chat: ChatModel) -> Pong:
+    engine = chat.engine
     started, model = engine.step_started, engine.loaded.model
     return Pong(
         id=message.id,
-        active=engine.active,
-        running=engine.running,
+        active=chat.active,
+        running=chat.running,
         step_age_s=time.monotonic() - started if started is not None else 0.0,
         cache_bytes=engine.provided_bytes,
         cells=engine.cache.counts(),

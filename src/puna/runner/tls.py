@@ -56,7 +56,7 @@ class SharedTLS:
     def recv(self, size: int, /) -> bytes:
         return self._done(self._sock.recv, size)
 
-    def sendall(self, data: bytes, /) -> None:
+    def sendall(self, data: bytes | bytearray, /) -> None:
         sent = 0
         while sent < len(data):
             sent += self._done(self._sock.send, memoryview(data)[sent:])

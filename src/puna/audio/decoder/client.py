@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from pathlib import Path
 from typing import Final
 
@@ -33,13 +34,16 @@ class Decoding:
         """End the decoding, from any thread; whoever waits for the samples gets a ReaderError."""
         self._reader.stop()
 
-    def samples(self) -> bytes:
-        """Return the samples in the file, as those of `Recording.data`. Blocks.
+    def samples(self) -> memoryview:
+        """Return the samples in the file, as `Recording.data`. Blocks.
 
         Raises AudioError, also beyond the limits, and ReaderError.
         """
         try:
-            return b"".join(self._reader.pieces())
+            found = BytesIO()  # which grows without another copy
+            for piece in self._reader.pieces():
+                found.write(piece)
+            return found.getbuffer()
         except AudioError as error:
             raise AudioError(f"{self._name} {error}") from None
 

@@ -22,6 +22,6 @@ def main() -> None:
 
 
 def _decoded(data: bytes, options: bytes) -> Iterator[bytes]:
-    """Yield the samples as those of `Recording.data`."""
+    """Yield the samples as `Recording.data`."""
     for piece in decode(data, msgspec.msgpack.decode(options, type=AudioLimits)):
-        yield Recording.of(piece).data
+        yield bytes(Recording.of(piece).data)

@@ -59,6 +59,7 @@ async def transcribe(
             observation.loaded()
             running.loaded()
             events = await held.enter_async_context(contextlib.aclosing(runner.transcribe(request)))
+            del request  # and so its samples, once the runner has them
             while True:
                 with running.waiting():
                     event = await anext(events, None)
@@ -74,7 +75,7 @@ async def transcribe(
                 yield event
 
 
-async def _decoded(backend: Service, file: FormFile) -> bytes:
+async def _decoded(backend: Service, file: FormFile) -> memoryview:
     """Return the samples in `file`, decoded when it is the client's turn."""
     turn = backend.decoding.enter(caller().client)
     try:
