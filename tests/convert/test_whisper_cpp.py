@@ -113,7 +113,7 @@ def test_languages_are_in_the_order_of_their_tokens() -> None:
 
 
 def test_merges_follow_from_the_order_of_tokens() -> None:
-    """The tiny vocabulary's merges are found, except that for a token which its other merges make impossible."""
+    """All of the tiny vocabulary, except that of a token which its other merges make impossible."""
     characters = whisper_cpp.byte_characters()
     found = [
         tuple("".join(characters[byte] for byte in part) for part in pair)

@@ -28,7 +28,7 @@ from puna.engine.requests import FittedPrompt, check_size, text_size
 from puna.engine.sequence import Sink
 from puna.errors import OutOfMemoryError, PunaError, RequestError, RunnerError, UnavailableError, shown
 from puna.machine import is_out_of_memory
-from puna.nn.observation import Observation
+from puna.nn.observation import AttentionObservation
 from puna.options import Options
 from puna.protocol import Chunk, Done, Event, Failed, Generate, Heard, Segment, Transcribe, Transcribed, Word
 from puna.sample.transcript import TIMESTAMP_S, OneOf, TokenRules, TranscriptRules, TranscriptTokens
@@ -244,7 +244,7 @@ class Transcription:
             return []
         begin = len(answer.prompt)
         text = [*answer.prompt, *answer.tokens][: self._engine.context]
-        observation = Observation(self._tower.alignment_heads, begin, len(text) - begin)
+        observation = AttentionObservation(self._tower.alignment_heads, begin, len(text) - begin)
         self._run(image, text, Options(), observation=observation)
         weights = (head.weights() for head in observation.found())
         ends = [

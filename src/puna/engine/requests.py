@@ -23,7 +23,7 @@ from puna.grammar.format import Format
 from puna.model.adapters.adapters import Uses
 from puna.model.load import LoadedModel
 from puna.model.pooling import Pooling
-from puna.nn.observation import Observation
+from puna.nn.observation import AttentionObservation
 from puna.prefix_blocks import block_digests
 from puna.protocol import MAX_SAMPLES, Embed, Generate
 from puna.sample import Sampler
@@ -61,7 +61,7 @@ class FittedPrompt:
     front: int = 0  # first tokens, before the first message that is not the system's; 0: unknown
     ending: int = 0  # last tokens, from the last message on; 0: unknown
     rules: TokenRules | None = None  # of the only sample
-    observation: Observation | None = None  # of the prompt's attention, wanted instead of an answer
+    observation: AttentionObservation | None = None  # of the prompt's attention, wanted instead of an answer
     opening: int = 0  # last tokens that begin the answer, which may be missing when it is sent back
 
     @cached_property

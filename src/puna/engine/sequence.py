@@ -21,7 +21,7 @@ from puna.errors import EmbeddingError
 from puna.grammar.compiler.client import RemoteConstraint
 from puna.model.adapters.adapters import Uses
 from puna.model.pooling import Pooling
-from puna.nn.observation import Observation
+from puna.nn.observation import AttentionObservation
 from puna.protocol import Embed, Embedded, Event, Generate
 from puna.sample import Sampler
 from puna.turns import Turn
@@ -94,7 +94,7 @@ class Sequence:
     images: list[ImageRange] = field(default_factory=list)  # in order
     places: list[int] = field(default_factory=list)  # positions for rotation; empty: the inputs' indices
     adapters: Uses = ()
-    observation: Observation | None = None  # of its attention, wanted instead of tokens
+    observation: AttentionObservation | None = None  # of its attention, wanted instead of tokens
 
     def __post_init__(self) -> None:
         self.keys = [key_of(item) for item in self.inputs]

@@ -1,4 +1,4 @@
-"""Observation of attention: what some heads of a decoder attend to in what its encoder read."""
+"""AttentionObservation of attention: what some heads of a decoder attend to in what its encoder read."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class HeadAttention:
         return scores
 
 
-class Observation:
+class AttentionObservation:
     """Queries and keys of chosen heads at `inputs` inputs of a sequence, from input `first` on.
 
     Passes may bring the inputs in parts, and again after one that failed. All must see the same states.
