@@ -1,7 +1,7 @@
 #include "core/memory.h"
 
+#include <algorithm>
 #include <mutex>
-#include <utility>
 
 namespace puna {
 
@@ -15,28 +15,39 @@ constexpr size_t most_in_a_block = 0;   // so that it sees who reads beyond an e
 constexpr size_t most_in_a_block = block_bytes / 4;
 #endif
 
-struct Block {
-    std::weak_ptr<uint8_t> memory;
-    size_t used = 0;
-};
-
 std::mutex mutex;
-Block newest;
 
 }  // namespace
 
-SharedAllocation allocate_shared(size_t bytes) {
-    if (bytes > most_in_a_block) return allocate_memory(bytes);
-    const size_t size = (bytes + 63) / 64 * 64;
+struct SharedBytes::Block {
+    Allocation memory;
+    size_t size, used = 0, parts = 0;
+
+    explicit Block(size_t bytes) : memory(allocate_memory(bytes)), size(bytes) {}
+};
+
+SharedBytes::Block* SharedBytes::newest_ = nullptr;
+
+void SharedBytes::allocate(size_t bytes) {
+    const size_t rounded = (std::max(bytes, size_t{1}) + 63) / 64 * 64;
     const std::lock_guard lock(mutex);
-    SharedAllocation memory = newest.memory.lock();
-    if (!memory || newest.used + size > block_bytes) {
-        memory = allocate_memory(block_bytes);
-        newest = {memory, 0};
+    if (rounded > most_in_a_block) {
+        block_ = new Block(rounded);
+    } else {
+        if (newest_ == nullptr || newest_->used + rounded > newest_->size) newest_ = new Block(block_bytes);
+        block_ = newest_;
     }
-    uint8_t* begin = memory.get() + newest.used;
-    newest.used += size;
-    return SharedAllocation(std::move(memory), begin);
+    begin_ = block_->memory.get() + block_->used;
+    block_->used += rounded;
+    block_->parts++;
+}
+
+SharedBytes::~SharedBytes() {
+    if (block_ == nullptr) return;
+    const std::lock_guard lock(mutex);
+    if (--block_->parts != 0) return;
+    if (newest_ == block_) newest_ = nullptr;
+    delete block_;
 }
 
 }  // namespace puna

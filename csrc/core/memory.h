@@ -31,11 +31,27 @@ inline Allocation allocate_memory(size_t bytes) {
     return Allocation(static_cast<uint8_t*>(memory));
 }
 
-// Bytes that are freed with all others of the same block.
-using SharedAllocation = std::shared_ptr<uint8_t>;
+// Uninitialised bytes, aligned to 64, in a block of huge pages: small matrices would not fill one, and the ends of larger
+// ones would lie in small pages. The block is freed with the last of its parts. (The standard library's shared pointers
+// need a newer system than wheels do.)
+class SharedBytes {
+public:
+    SharedBytes() = default;
+    ~SharedBytes();
+    SharedBytes(const SharedBytes&) = delete;
+    SharedBytes& operator=(const SharedBytes&) = delete;
 
-// Uninitialised bytes, aligned to 64, of a block of huge pages: those of small matrices would not fill one, and the ends
-// of larger ones lie in small pages otherwise. Throws std::bad_alloc if memory is short.
-SharedAllocation allocate_shared(size_t bytes);
+    // To be called once. Throws std::bad_alloc if memory is short.
+    void allocate(size_t bytes);
+
+    uint8_t* get() const { return begin_; }
+
+private:
+    struct Block;
+
+    static Block* newest_;   // or null, if its parts are freed
+    Block* block_ = nullptr;
+    uint8_t* begin_ = nullptr;
+};
 
 }  // namespace puna

@@ -276,7 +276,7 @@ PackedMatrix::PackedMatrix(const uint8_t* data, size_t bytes, FileType type, int
     const bool words = kernels_->words && !kernels_->split && (layout_ == Layout::f16 || layout_ == Layout::bf16);
     const int64_t numbers = packed_bytes(layout_, R, columns);
     stride_ = (numbers + (words ? word_factor_bytes(columns, R) : 0) + 63) / 64 * 64;
-    data_ = allocate_shared(this->bytes());
+    data_.allocate(this->bytes());
     uint8_t* packed = data_.get();
     parallel_for(groups_, [&](int64_t g, int) {
         uint8_t* group = packed + g * stride_;

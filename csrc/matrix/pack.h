@@ -35,7 +35,7 @@ private:
     const MatrixKernels* kernels_;
     Layout layout_;
     int64_t rows_, columns_, groups_, stride_;
-    SharedAllocation data_;
+    SharedBytes data_;
 };
 
 // Unpacks one chunk of a packed group, `Block` by `Block` for its rows. In a last, shorter chunk, columns beyond
