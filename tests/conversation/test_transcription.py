@@ -250,7 +250,8 @@ def test_a_prompt_changes_the_text(certain: ChatModel) -> None:
 
 @pytest.mark.parametrize("seconds", [1 / SAMPLE_RATE, 0.05])
 def test_a_recording_shorter_than_a_frame_ends(certain: ChatModel, seconds: float) -> None:
-    events = transcribed(certain, Recording.of(np.zeros(max(int(seconds * SAMPLE_RATE), 1))))
+    heard = Recording.of(np.zeros(max(int(seconds * SAMPLE_RATE), 1)))
+    events = transcribed(certain, heard, word_timestamps=True)
     assert isinstance(events[-1], Transcribed)
     assert events[-1].language in LANGUAGES
 

@@ -25,7 +25,7 @@ def token_ends(heads: Iterable[NDArray[np.float32]], states: int) -> NDArray[np.
     """Return the state at which each token ends: [tokens], ascending.
 
     `heads` are weights [tokens, states] of the inputs that those tokens were; only the first `states`, those
-    of the recording, count. They may come one at a time, and at least one must.
+    of the recording, count: at least one. They may come one at a time, and at least one must.
     """
     total: NDArray[np.float32] | None = None
     count = 0
@@ -33,6 +33,7 @@ def token_ends(heads: Iterable[NDArray[np.float32]], states: int) -> NDArray[np.
         smooth = _smoothed(_normalised(weights[:, :states]))
         total, count = smooth if total is None else total + smooth, count + 1
     assert total is not None, "attention of no head"
+    assert total.size, "no token or no state"
     return _first_states(-(total / np.float32(count)).astype(np.float64))
 
 

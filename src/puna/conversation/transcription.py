@@ -247,9 +247,8 @@ class Transcription:
         observation = AttentionObservation(self._tower.alignment_heads, begin, len(text) - begin)
         self._run(image, text, Options(), observation=observation)
         weights = (head.weights() for head in observation.found())
-        ends = [
-            round(state * TIMESTAMP_S, 2) for state in token_ends(weights, length // _STATE_FRAMES).tolist()
-        ]
+        states = max(length // _STATE_FRAMES, 1)  # of the recording
+        ends = [round(state * TIMESTAMP_S, 2) for state in token_ends(weights, states).tolist()]
         return ends + ends[-1:] * (len(answer.tokens) - len(ends))
 
     def _ask(
