@@ -10,14 +10,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from puna.audio.tower import AudioOptions, WhisperEncoder
 from puna.gguf import GGMLType, dequantize, open_gguf, quantize
 from puna.gguf.reader import full_key
 from puna.model.registry import model_for
 from puna.ops import Backend, ExpertWeights, Weight, backend_named
 from tests.gguf import gguf_bytes as raw
 from tests.tiny.llama import SPECIALS, merges, vocabulary
+from tests.tiny.whisper import TinyWhisper
 
 HIDDEN, CONTEXT = 64, 96
+_WINDOW_STATES = 50  # of a recording
 
 _COMMON: dict[str, Any] = {
     "block_count": 2, "context_length": CONTEXT, "embedding_length": HIDDEN, "feed_forward_length": 96,
@@ -209,6 +212,21 @@ OWN: dict[str, dict[str, Any]] = {
     "xverse": {},
 }
 #: The embedding architectures.
+#: The same of models that transcribe.
+TRANSCRIBING: dict[str, dict[str, Any]] = {
+    "whisper": {
+        "attention.head_count_kv": 4,
+        "attention.layer_norm_epsilon": 1e-5,
+        "alignment_heads": [1, 0, 0, 3],
+        "multilingual": True,
+        "audio.block_count": 1,
+        "audio.embedding_length": HIDDEN,
+        "audio.feed_forward_length": 96,
+        "audio.attention.head_count": 4,
+        "audio.num_mel_bins": 40,
+    },
+}
+
 ENCODERS = (
     "bert",
     "gemma-embedding",
@@ -277,15 +295,19 @@ def encoded(value: Any) -> tuple[int, bytes]:
 def invented(architecture: str, kind: GGMLType = GGMLType.F32, tokenizer: str = "gpt2") -> Model:
     """Return a model of `architecture` with matrices stored as `kind` and the same weights every time."""
     keys = {"general.architecture": architecture}
-    keys |= {full_key(key, architecture): value for key, value in (_COMMON | OWN[architecture]).items()}
-    keys |= _TOKENIZERS["t5" if architecture in ("t5", "t5encoder", "jina-bert-v3") else
+    own = _COMMON | (OWN | TRANSCRIBING)[architecture]
+    keys |= {full_key(key, architecture): value for key, value in own.items()}
+    keys |= _TOKENIZERS["whisper" if architecture in TRANSCRIBING else
+                        "t5" if architecture in ("t5", "t5encoder", "jina-bert-v3") else
                         "bert" if architecture in ENCODERS else tokenizer]()  # fmt: skip
     model = Model(keys)
     rows = len(keys["tokenizer.ggml.tokens"])
     numbers = _Numbers(kind)
     # Sizes are read from the shapes of these tensors.
     model.tensors["token_embd.weight"] = numbers.matrix((rows, HIDDEN))
-    if architecture in ("bert", "gpt2", "starcoder"):
+    if architecture in TRANSCRIBING:
+        model.tensors["a.position_embd.weight"] = numbers.matrix((_WINDOW_STATES, HIDDEN))
+    if architecture in ("bert", "gpt2", "starcoder", *TRANSCRIBING):
         model.tensors["position_embd.weight"] = numbers.matrix((CONTEXT, HIDDEN))
     if architecture == "gemma-embedding":
         model.tensors["dense_2.weight"] = numbers.matrix((96, HIDDEN))
@@ -309,7 +331,10 @@ def invented(architecture: str, kind: GGMLType = GGMLType.F32, tokenizer: str = 
             options = architecture_class.read_options(file)
             for name in placeholders:
                 del model.tensors[name]
-            architecture_class.load(_Inventor(model.tensors, numbers), options)
+            inventor = _Inventor(model.tensors, numbers)
+            architecture_class.load(inventor, options)
+            if architecture in TRANSCRIBING:
+                WhisperEncoder.load(inventor, AudioOptions.read(file, HIDDEN))
     return model
 
 
@@ -377,6 +402,13 @@ def _byte_level() -> dict[str, Any]:
     }
 
 
+def _transcripts() -> dict[str, Any]:
+    found, markers = _byte_level(), TinyWhisper(positions=_WINDOW_STATES).markers
+    found["tokenizer.ggml.tokens"] += markers
+    found["tokenizer.ggml.token_type"] += [3] * len(markers)
+    return found | {"tokenizer.ggml.add_bos_token": False}
+
+
 def _sentence_piece() -> dict[str, Any]:
     words = ["▁", "▁the", "▁story", "he", "▁he", "l", "o", "w", "e", "h", "t", "s", "r", "y", "▁t", "▁s"]
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *words]
@@ -408,4 +440,10 @@ def _unigram() -> dict[str, Any]:
     return _sentence_piece() | {"tokenizer.ggml.model": "t5", "tokenizer.ggml.remove_extra_whitespaces": True}
 
 
-_TOKENIZERS = {"gpt2": _byte_level, "llama": _sentence_piece, "bert": _word_piece, "t5": _unigram}
+_TOKENIZERS = {
+    "gpt2": _byte_level,
+    "whisper": _transcripts,
+    "llama": _sentence_piece,
+    "bert": _word_piece,
+    "t5": _unigram,
+}

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import puna
 from puna.architectures import ARCHITECTURES
 from puna.model.registry import supported
-from tests.fuzz.invented import ENCODERS, OWN, invented
+from tests.fuzz.invented import ENCODERS, OWN, TRANSCRIBING, invented
 from tests.gguf import gguf_bytes
 
 
 def test_every_architecture_has_an_invented_model() -> None:
-    transcribing = {name for name, record in ARCHITECTURES.items() if record.transcribes}
-    assert set(OWN) | transcribing == set(supported())  # for the latter, tests/tiny/whisper.py
+    assert set(OWN) | set(TRANSCRIBING) == set(supported())
+    assert set(TRANSCRIBING) == {name for name, record in ARCHITECTURES.items() if record.transcribes}
 
 
 @pytest.mark.parametrize("architecture", OWN)
@@ -26,6 +27,13 @@ def test_invented_model_runs(architecture: str, tmp_path: Path) -> None:
             assert model.embed("once upon a time").shape == (64,)
         else:
             assert model.generate("once upon a time", temperature=0, num_predict=4).generated_tokens > 0
+
+
+@pytest.mark.parametrize("architecture", TRANSCRIBING)
+def test_invented_model_transcribes(architecture: str, tmp_path: Path) -> None:
+    path = gguf_bytes.save(tmp_path, invented(architecture).encode())
+    with puna.load(path, num_ctx=48, parallel=1) as model:
+        assert model.transcribe(np.zeros(32_000), word_timestamps=True).duration_s == 2.0
 
 
 def test_invented_model_with_another_tokenizer_runs(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from puna.model.llamacpp.memory import LlamaCppForecast
 from puna.options import Placement
 from tests.fuzz.case import Bounds
 from tests.fuzz.hostile_bytes import WORDS, damaged
-from tests.fuzz.invented import OWN, Model, Raw, Tensor, encoded, invented
+from tests.fuzz.invented import OWN, TRANSCRIBING, Model, Raw, Tensor, encoded, invented
 from tests.gguf import gguf_bytes as raw
 
 BOUNDS = Bounds(seconds=5.0, memory=128 << 20)
@@ -57,7 +57,9 @@ def fuzz(dice: random.Random, folder: Path) -> None:
     os.environ["PUNA_OPS"] = "reference"
     sizes = {"num_ctx": dice.choice((1, 16, 64, 2**20)), "parallel": dice.choice((1, 2))}
     with puna.load(path, **sizes) as loaded:
-        if loaded.engine.loaded.generates:
+        if loaded.engine.loaded.hearing is not None:
+            loaded.transcribe(np.zeros(4000), word_timestamps=dice.random() < 0.5)
+        elif loaded.engine.loaded.generates:
             loaded.chat([{"role": "user", "content": "once upon"}], num_predict=3)
             loaded.generate("once upon a time", num_predict=3)
         else:
@@ -66,7 +68,9 @@ def fuzz(dice: random.Random, folder: Path) -> None:
 
 def _any(dice: random.Random) -> Model:
     """Return a copy of a model of random architecture, type and tokenizer."""
-    known = _known(dice.choice(sorted(OWN)), dice.choice(_KINDS), dice.choice(("gpt2", "gpt2", "llama")))
+    known = _known(
+        dice.choice(sorted(OWN | TRANSCRIBING)), dice.choice(_KINDS), dice.choice(("gpt2", "gpt2", "llama"))
+    )
     return Model(dict(known.keys), dict(known.tensors))
 
 
@@ -137,7 +141,10 @@ def _change_list(dice: random.Random, model: Model) -> None:
 
 def _add_key(dice: random.Random, model: Model) -> None:
     architecture = model.keys.get("general.architecture", "llama")
-    names = [f"{architecture}.{key}" for key in dict.fromkeys(key for own in OWN.values() for key in own)]
+    names = [
+        f"{architecture}.{key}"
+        for key in dict.fromkeys(key for own in (OWN | TRANSCRIBING).values() for key in own)
+    ]
     names += [f"tokenizer.ggml.{name}" for name in _TOKENIZER_KEYS]
     names += ["general.type", "general.name", "general.alignment", "split.count", "general.file_type"]
     names += [f"{architecture}.{key}" for key in ("pooling_type", "attention.causal", "use_qk_norm")]
