@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from puna.audio.tower import AudioOptions, WhisperEncoder
+from puna.audio.whisper import WhisperEncoder, WhisperEncoderOptions
 from puna.gguf import GGMLType, dequantize, open_gguf, quantize
 from puna.gguf.reader import full_key
 from puna.model.registry import model_for
@@ -334,7 +334,7 @@ def invented(architecture: str, kind: GGMLType = GGMLType.F32, tokenizer: str = 
             inventor = _Inventor(model.tensors, numbers)
             architecture_class.load(inventor, options)
             if architecture in TRANSCRIBING:
-                WhisperEncoder.load(inventor, AudioOptions.read(file, HIDDEN))
+                WhisperEncoder.load(inventor, WhisperEncoderOptions.of_whisper(file, HIDDEN))
     return model
 
 

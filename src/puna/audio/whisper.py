@@ -39,7 +39,7 @@ class WhisperEncoderOptions(AudioOptions):
     """Options of an encoder, which has a position vector for each state of a window."""
 
     multilingual: bool = True  # whether the decoder knows other languages than English
-    alignment_heads: tuple[tuple[int, int], ...] = ()  # layers and heads of the decoder that follow the speech
+    alignment_heads: tuple[tuple[int, int], ...] = ()  # of the decoder: layers and heads
 
     @property
     def frames(self) -> int:
