@@ -27,7 +27,7 @@ class World:
         self.go_on = threading.Event()
         self.done: SimpleQueue[Any] = SimpleQueue()
         self.known: dict[int, Image] = {}
-        images: Any = SimpleNamespace(preparer=self, find=self.known.get, add=self.add_known)
+        images: Any = SimpleNamespace(preparer=self, find=self.known.get, add=self.add_known, stop=self.stop)
         self.pictures = Pictures(images, self.cancelled.append)
 
     def prepare(self, data: bytes, name: str, limits: Any, seconds: float) -> Any:
