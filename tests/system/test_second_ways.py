@@ -68,7 +68,7 @@ def _is_locked(path: Path, name: str = NAME) -> bool:
         return False
 
 
-@pytest.mark.parametrize("taken", ["[b'x' * 1000 for _ in range(10**7)]", "b'x' * (10**10)"])
+@pytest.mark.parametrize("taken", ["[bytearray(1000) for _ in range(10**7)]", "b'x' * (10**10)"])
 def test_process_that_takes_too_much_memory_ends(way: str, taken: str) -> None:
     program = f"""if True:
         import os
@@ -93,7 +93,7 @@ def test_private_memory_beyond_its_limit_raises_an_error(way: str) -> None:
         from puna.system import memory
         memory.limit_private_bytes(memory.private_bytes() + (64 << 20))
         try:
-            taken = [b"x" * 1000 for _ in range(10**7)]
+            taken = [bytearray(1000) for _ in range(10**7)]
         except MemoryError:
             print("refused")
     """

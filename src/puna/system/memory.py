@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _ADDRESS_SPACE: Final = 1 << 46
 #: How often memory is compared with a limit that the system does not enforce.
 _LOOK_S: Final = 0.02
+#: Time to give memory back after such a limit has raised MemoryError, before it does so again.
+_HANDLING_S: Final = 1.0
 #: The signal that ends a process within `memory_limit` where the system does not fail its allocations.
 MEMORY_SIGNAL: Final = signal.SIGUSR2
 _LIMIT: Final = struct.Struct("<Q")
@@ -187,15 +189,16 @@ def _guard_process(guarded: psutil.Process, connection: socket.socket) -> None:
     os.closerange(connection.fileno() + 1, _DESCRIPTORS)
     most = 0
     while True:
-        if select.select([connection], [], [], _LOOK_S if most else None)[0]:
+        told, _, _ = select.select([connection], [], [], _LOOK_S if most else None)
+        if most and guarded.memory_info().rss > most:
+            guarded.send_signal(MEMORY_SIGNAL)
+            return
+        if told:
             received = connection.recv(_LIMIT.size, socket.MSG_WAITALL)
             if len(received) < _LIMIT.size:
                 return
             (most,) = _LIMIT.unpack(received)
             connection.sendall(b".")
-        elif guarded.memory_info().rss > most:
-            guarded.send_signal(MEMORY_SIGNAL)
-            return
 
 
 class _Watch:
@@ -210,11 +213,14 @@ class _Watch:
         self._thread.start()
 
     def _run(self) -> None:
-        while not self._ended.wait(_LOOK_S):
+        wait_s = _LOOK_S
+        while not self._ended.wait(wait_s):
+            wait_s = _LOOK_S
             if resident_bytes() > self._most:
                 with self._lock:  # nothing is raised after `end`
                     if not self._ended.is_set():
                         _raise_in(self._watched, MemoryError)
+                wait_s = _HANDLING_S
 
     def end(self) -> None:
         """Stop watching. Raises MemoryError if it is due."""
