@@ -31,7 +31,7 @@ _KERNEL: Final = 3
 
 _FLOAT_BYTES: Final = 4
 #: Copies per state alive at once: the states, queries, keys, values, results of a layer and of its half.
-_ROWS_ALIVE: Final = 6
+ROWS_ALIVE: Final = 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,5 +150,5 @@ class WhisperEncoder(Module):
         """Return the memory that reading a window takes at once, besides the weights."""
         o = self.options
         row = o.layers[0].feed_forward_size * 3 + _KERNEL * o.hidden_size
-        alive = o.frames * (2 * o.hidden_size + o.bands) + o.positions * o.hidden_size * _ROWS_ALIVE
+        alive = o.frames * (2 * o.hidden_size + o.bands) + o.positions * o.hidden_size * ROWS_ALIVE
         return _FLOAT_BYTES * (alive + min(slice_rows, o.positions) * row)

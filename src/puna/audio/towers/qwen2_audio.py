@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from puna.audio.mel import HOP, Features
+from puna.audio.mel import Features
 from puna.audio.recording import Recording
-from puna.audio.tower import AudioTower, AudioWindow
-from puna.audio.whisper import WhisperEncoder, WhisperEncoderOptions
+from puna.audio.tower import AudioWindow
+from puna.audio.towers.whisper import WhisperTower
+from puna.audio.whisper import WhisperEncoderOptions
 from puna.nn.layers import Linear
-from puna.nn.module import part, weight
+from puna.nn.module import weight
 from puna.ops import Array
 from puna.vision.layers.attention import Slices
 
@@ -23,29 +24,23 @@ if TYPE_CHECKING:
 _STATES: Final = 2
 
 
-class Qwen2Audio(AudioTower):
+class Qwen2Audio(WhisperTower):
     begins: ClassVar[str] = "<|audio_bos|>"
     ends: ClassVar[str] = "<|audio_eos|>"
 
     options: WhisperEncoderOptions
-    encoder: WhisperEncoder = part()
     projection: Linear = weight("mm.a.fc", "text_size", "hidden_size")
 
     @classmethod
     def read_options(cls, file: GGUFFile, text_size: int) -> WhisperEncoderOptions:
         return WhisperEncoderOptions.read(file, text_size)
 
-    def loaded(self) -> None:
-        self.keys = self.encoder.keys
-
     def prepare(self, recording: Recording) -> list[AudioWindow]:
         o = self.options
-        length = o.frames * HOP
-        count = -(-len(recording.samples) // length)
-        features = Features(recording, o.bands, o.frames, least=count * length)
+        features = self.whole_windows(recording)
         found = [
             AudioWindow(features, begin, self._states(features, begin) // _STATES)
-            for begin in range(0, count * o.frames, o.frames)
+            for begin in range(0, features.all_frames, o.frames)
         ]
         return [window for window in found if window.rows]
 
@@ -61,6 +56,3 @@ class Qwen2Audio(AudioTower):
         pairs = states[: _STATES * rows].reshape(rows, _STATES, self.options.hidden_size)
         mean = (pairs[:, 0] + pairs[:, 1]) * (1 / _STATES)
         return self.projection(self.encoder.last_norm(mean))
-
-    def memory_bytes(self, slice_rows: int) -> int:
-        return WhisperEncoder(self.options, self.ops).memory_bytes(slice_rows)

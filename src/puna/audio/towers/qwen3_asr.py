@@ -15,6 +15,7 @@ from puna.audio.mel import Features
 from puna.audio.options import AudioOptions
 from puna.audio.recording import Recording
 from puna.audio.tower import AudioTower, AudioWindow
+from puna.audio.whisper import ROWS_ALIVE
 from puna.errors import ModelError
 from puna.gguf.metadata import table_rows
 from puna.nn.layers import LayerNorm, Linear
@@ -35,8 +36,6 @@ WINDOW: Final = 800
 _LEAST_SAMPLES: Final = 8000
 
 _FLOAT_BYTES: Final = 4
-#: Copies per state alive at once, as in Whisper's encoder.
-_ROWS_ALIVE: Final = 6
 
 
 def _halved(size: int) -> int:
@@ -148,5 +147,5 @@ class Qwen3Audio(AudioTower):
         convolved = 2 * places * o.channels + min(slice_rows, places) * 10 * o.channels
         rows = WINDOW // CHUNK * _reduced(CHUNK)
         row = o.layers[0].feed_forward_size * 3
-        alive = rows * o.hidden_size * _ROWS_ALIVE + min(slice_rows, rows) * row
+        alive = rows * o.hidden_size * ROWS_ALIVE + min(slice_rows, rows) * row
         return _FLOAT_BYTES * (max(convolved, alive) + WINDOW * o.bands)

@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from puna.audio.mel import HOP, Features
 from puna.audio.recording import Recording
-from puna.audio.tower import AudioTower, AudioWindow
-from puna.audio.whisper import WhisperEncoder, WhisperEncoderOptions
+from puna.audio.tower import AudioWindow
+from puna.audio.towers.whisper import WhisperTower
+from puna.audio.whisper import WhisperEncoderOptions
 from puna.gguf.metadata import invalid, required
 from puna.nn.layers import Linear
-from puna.nn.module import part, weight
+from puna.nn.module import weight
 from puna.ops import Array
 from puna.vision.layers.attention import Slices
 
@@ -31,11 +31,10 @@ class VoxtralOptions(WhisperEncoderOptions):
         return self.joined * self.hidden_size
 
 
-class VoxtralAudio(AudioTower):
+class VoxtralAudio(WhisperTower):
     begins: ClassVar[str] = "[BEGIN_AUDIO]"
 
     options: VoxtralOptions
-    encoder: WhisperEncoder = part()
     first: Linear = weight("mm.a.mlp.1", "text_size", "joined_size")
     second: Linear = weight("mm.a.mlp.2", "text_size", "text_size")
 
@@ -50,20 +49,15 @@ class VoxtralAudio(AudioTower):
             )  # fmt: skip
         return options
 
-    def loaded(self) -> None:
-        self.keys = self.encoder.keys
-
     def prepare(self, recording: Recording) -> list[AudioWindow]:
         o = self.options
-        length = o.frames * HOP
-        count = -(-len(recording.samples) // length)
-        features = Features(recording, o.bands, o.frames, least=count * length)
-        return [AudioWindow(features, number * o.frames, o.positions // o.joined) for number in range(count)]
+        features = self.whole_windows(recording)
+        return [
+            AudioWindow(features, begin, o.positions // o.joined)
+            for begin in range(0, features.all_frames, o.frames)
+        ]
 
     def encode(self, window: AudioWindow, slice_rows: int) -> Slices[Array]:
         states = yield from self.encoder.encode(window.features.window(window.begin), slice_rows)
         rows = states.reshape(window.rows, self.options.joined_size)
         return self.second(self.ops.gelu(self.first(rows)))
-
-    def memory_bytes(self, slice_rows: int) -> int:
-        return WhisperEncoder(self.options, self.ops).memory_bytes(slice_rows)
