@@ -32,14 +32,9 @@ def recording_of(audio: Any) -> Recording:
     """
     if isinstance(audio, Recording):
         return audio
-    if isinstance(audio, bytes | bytearray | memoryview):
-        return decode(bytes(audio), "the audio file")
-    if isinstance(audio, str | Path):
-        try:
-            data = path_of(str(audio)).read_bytes()
-        except OSError as error:
-            raise AudioError(f"the audio file {audio} cannot be read: {error}") from error
-        return decode(data, f"the audio file {audio}")
+    if (given := _given_file(audio, "the audio file")) is not None:
+        name, data = given
+        return decode(data, name)
     if isinstance(audio, np.ndarray):
         if audio.dtype == np.int16:
             return Recording.of_data(audio.astype("<i2").tobytes())
@@ -56,19 +51,28 @@ def audio_file(audio: Any) -> bytes:
 
     Raises `AudioError`, also for a file that cannot be read or is not of a supported format.
     """
-    if isinstance(audio, bytes | bytearray | memoryview):
-        name, data = "the recording", bytes(audio)
-    elif isinstance(audio, str | Path):
-        name = f"the recording {audio}"
-        try:
-            data = path_of(str(audio)).read_bytes()
-        except OSError as error:
-            raise AudioError(f"{name} cannot be read: {error}") from error
-    else:
+    if (given := _given_file(audio, "the recording")) is None:
         return _wav(recording_of(audio))
+    name, data = given
     if not is_audio(data):
         raise AudioError(f"{name} is not in a supported format; {SUPPORTED}")
     return data
+
+
+def _given_file(audio: Any, kind: str) -> tuple[str, bytes] | None:
+    """Return what errors call a file given by its path or its bytes, and the bytes; None for anything else.
+
+    Raises `AudioError` for a file that cannot be read.
+    """
+    if isinstance(audio, bytes | bytearray | memoryview):
+        return kind, bytes(audio)
+    if not isinstance(audio, str | Path):
+        return None
+    name = f"{kind} {audio}"
+    try:
+        return name, path_of(str(audio)).read_bytes()
+    except OSError as error:
+        raise AudioError(f"{name} cannot be read: {error}") from error
 
 
 def _wav(recording: Recording) -> bytes:
