@@ -30,7 +30,7 @@ from puna.tokenizer.vocabulary import TokenType
 #: The first bytes of a file.
 MAGIC: Final = struct.pack("<I", 0x67676D6C)
 
-#: Numbers at the begin of a file, with the largest that make sense.
+#: Numbers at the beginning of a file, with the largest that make sense.
 _SIZES: Final = {
     "n_vocab": 1 << 18, "n_audio_ctx": 1 << 14, "n_audio_state": 1 << 14, "n_audio_head": 1 << 10,
     "n_audio_layer": 1 << 8, "n_text_ctx": 1 << 14, "n_text_state": 1 << 14, "n_text_head": 1 << 10,

@@ -8,26 +8,16 @@ import numpy as np
 
 from puna.batch import BatchArrays
 from puna.kvcache.cache import Cache, KVView, LayerCache
-from puna.nn.attention import attend
+from puna.nn.attention import AttentionOptions, attend
 from puna.nn.layers import Linear, RMSNorm, linear_many
 from puna.nn.module import Module, part, weight
 from puna.nn.transformer_layer import PreNormLayer, ResidualOptions
 from puna.ops import Array, Rope
 
 
-class EncoderDecoderOptions(ResidualOptions, Protocol):
+class EncoderDecoderOptions(AttentionOptions, ResidualOptions, Protocol):
     """Layer options that attention to an encoder reads."""
 
-    @property
-    def heads(self) -> int: ...
-    @property
-    def kv_heads(self) -> int: ...
-    @property
-    def head_dim(self) -> int: ...
-    @property
-    def value_dim(self) -> int: ...
-    @property
-    def attention_scale(self) -> float: ...
     @property
     def cross_layer(self) -> int:
         """Number of the cache layer with the keys and values of what the encoder read."""

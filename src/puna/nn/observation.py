@@ -1,4 +1,4 @@
-"""AttentionObservation of attention: what some heads of a decoder attend to in what its encoder read."""
+"""Observation of attention: what some heads of a decoder attend to in what its encoder read."""
 
 from __future__ import annotations
 
