@@ -230,17 +230,17 @@ class Encoding:
         ranges = [(each, sequence.evaluated) for sequence in running for each in sequence.images]
         needed = {id(each.image) for each, evaluated in ranges if each.end > evaluated}
         with self._lock:
-            known = {id(image): entry for entry in self._known.values() for image in _images_of(entry)}
-            every = {id(each.image): each.image for each, _ in ranges}
-            every |= {id(image): image for entry in self._known.values() for image in _images_of(entry)}
-            size = sum(map(_size, every.values()))
-            for key, image in every.items():
+            # Each image with the file that it is of, if that is known.
+            images: dict[int, tuple[Image, Image | WindowedRecording | None]]
+            images = {id(each.image): (each.image, None) for each, _ in ranges}
+            images |= {id(image): (image, file) for file in self._known.values() for image in _images_of(file)}
+            size = sum(_size(image) for image, _ in images.values())
+            for key, (image, file) in images.items():
                 if size <= self._kept_bytes:
                     return
                 if key in needed:
                     continue
-                entry = known.get(key)
-                if isinstance(entry, WindowedRecording):
+                if isinstance(file, WindowedRecording):
                     # The samples of a recording are shared by its windows, and small beside their states.
                     size -= _states_size(image)
                 else:
