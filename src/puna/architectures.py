@@ -57,6 +57,8 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         templates=(DefaultTemplate("ling2"),),
     ),
     "bert": Architecture(model="bert:Bert", converters=("bert",), add_bos=True),
+    "bitnet": Architecture(model="bitnet:BitNet", converters=("bitnet",), rows="published"),
+    "bitnet-b1.58": Architecture(model="bitnet:BitNet2025", converters=("bitnet",), rows="published"),
     "bloom": Architecture(model="bloom:Bloom", converters=("gpt",)),
     "chatglm": Architecture(
         model="chatglm:ChatGlm", converters=("small_lineages",), templates=(DefaultTemplate("glm4"),)
@@ -257,11 +259,13 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         rows="published",
         templates=(DefaultTemplate("hunyuan-moe"),),
     ),
+    "hy_v3": Architecture(model="hy_v3:HyV3", converters=("mixtures",), rows="published"),
     "internlm2": Architecture(
         model="llama:Llama",
         converters=("aliases",),
         add_bos=True,
     ),
+    "jamba": Architecture(model="jamba:Jamba", converters=("mamba",)),
     "jina-bert-v2": Architecture(model="jina_bert_v2:JinaBertV2", converters=("bert",)),
     "jina-bert-v3": Architecture(
         model="jina_bert_v3:JinaBertV3", converters=("bert",), add_bos=True, strips_before_mask=True

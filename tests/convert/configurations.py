@@ -140,7 +140,9 @@ VALUES: Final[dict[str, Sequence[Any]]] = {
     "mamba_n_groups": (1, 4), "time_step_rank": (4, 8), "time_step_limit": ([0.0, 0.5], [0.3, 2.0], ABSENT),
     "time_step_min": (0.3, ABSENT), "time_step_max": (0.5, ABSENT), "time_step_floor": (0.5, ABSENT),
     "residual_in_fp32": _YES_NO, "chunk_size": (8, 16), "mamba_chunk_size": (8, 16), "expand": (1, 2, ABSENT),
-    "mamba_expand": (1, 2, ABSENT), "linear_key_head_dim": (16,), "linear_value_head_dim": (16,),
+    "mamba_expand": (1, 2, ABSENT), "attn_layer_period": (1, 2, 3, 8), "attn_layer_offset": (0, 1, 2),
+    "expert_layer_period": (1, 2, 3, 8, ABSENT), "expert_layer_offset": (0, 1, 2, ABSENT),
+    "mamba_dt_rank": (6, "auto", ABSENT), "router_scaling_factor": (0.5, 1.0, 2.5, ABSENT), "linear_key_head_dim": (16,), "linear_value_head_dim": (16,),
     "linear_num_value_heads": (2, 8), "linear_num_key_heads": (1, 4), "linear_head_dim": (16,),
     "linear_num_heads": (2,), "block_auto_adjust_ff_dim": _YES_NO, "block_multiple_of": (16, 32),
     "block_ffn_dim_multiplier": (0.5, 1.5), "full_attention_interval": (2, 3, ABSENT),
@@ -163,7 +165,7 @@ VALUES: Final[dict[str, Sequence[Any]]] = {
 WITHOUT_EFFECT: Final = frozenset({
     "_sliding_window_pattern", "add_cross_attention", "attention_dropout", "attention_probs_dropout_prob",
     "bos_token_id", "classifier_dropout", "cls_token_id", "decoder_start_token_id", "dense_act_fn",
-    "deterministic_flash_attn", "dropout", "dropout_rate", "embd_pdrop", "embedding_dropout", "eod_token_id",
+    "deterministic_flash_attn", "enable_moe_fp32_combine", "dropout", "dropout_rate", "embd_pdrop", "embedding_dropout", "eod_token_id",
     "eos_token_id", "full_attn_idxs", "hidden_dropout", "hidden_dropout_prob", "initializer_cutoff_factor",
     "initializer_factor", "initializer_range", "is_gated_act", "mamba_ssm_cache_dtype", "mlp_dropout",
     "model_max_length", "moe_shared_expert_overlap", "mtp_layer_types", "mtp_layers_block_type",
@@ -651,6 +653,17 @@ FAMILIES: Final[dict[str, Family]] = {
     ),
     "Dots1ForCausalLM": Family({"n_routed_experts": 6, "n_shared_experts": 1, "num_experts_per_tok": 2}),
     "ArceeForCausalLM": Family(values={"hidden_act": ("relu2", *_ACTIVATIONS)}),
+    "BitNetForCausalLM": Family(
+        {"head_dim": ABSENT}, {"hidden_act": ("relu2", *_ACTIVATIONS), "head_dim": ()}
+    ),
+    "HYV3ForCausalLM": Family(),
+    "JambaForCausalLM": Family(
+        {
+            "attn_layer_period": 2, "attn_layer_offset": 1, "mamba_d_state": 12, "mamba_dt_rank": 6,
+            "num_experts": 6,
+        },
+        rotated=0,
+    ),
     "ExaoneMoeForCausalLM": Family({**_FOUR_LAYERS, "sliding_window": 8}, _FOUR_VALUES),
     "MellumForCausalLM": Family(
         {

@@ -80,6 +80,8 @@ OWN: dict[str, dict[str, Any]] = {
         "rope.dimension_count": 8,
     },
     "bert": {},
+    "bitnet": {},
+    "bitnet-b1.58": {},
     "bloom": {},
     "chatglm": {"rope.dimension_count": 8},
     "codeshell": {},
@@ -139,7 +141,9 @@ OWN: dict[str, dict[str, Any]] = {
     "granitemoe": {**_GRANITE, **_EXPERTS},
     "hunyuan-dense": {},
     "hunyuan-moe": {**_EXPERTS, "expert_shared_feed_forward_length": 96},
+    "hy_v3": {**_EXPERTS, "leading_dense_block_count": 1, "expert_shared_feed_forward_length": 32},
     "internlm2": {},
+    "jamba": {**_MAMBA, **_EXPERTS, "attention.head_count_kv": [0, 2]},
     "jina-bert-v2": {},
     "jina-bert-v3": {},
     "kimi-linear": {

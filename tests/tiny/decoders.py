@@ -146,3 +146,11 @@ LAGUNA = TinyDecoder(
     },
     seed=84,
 )  # fmt: skip
+HY3 = TinyDecoder(
+    "hy_v3",
+    {
+        "num_hidden_layers": 3, "head_dim": 24, "num_experts": 8, "num_experts_per_tok": 3,
+        "num_shared_experts": 2, "moe_intermediate_size": 32,
+    },
+    seed=138,
+)  # fmt: skip

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.convert.checkpoints import saved
 from tests.tiny.converted import Contents, converted
-from tests.tiny.decoders import GLM4_MOE, SIZES, TinyDecoder
+from tests.tiny.decoders import GLM4_MOE, HY3, SIZES, TinyDecoder
 from tests.tiny.hybrids import EXPERTS, SETTINGS, TinyHybrid
 from tests.tiny.latent import DEEPSEEK_V3, GLM4_MOE_LITE
 
@@ -174,4 +174,5 @@ MODELS = {
     "qwen35moe": TinyHeads(TinyHybrid("qwen3_5_moe_text", {**HYBRID, **EXPERTS}, seed=73)),
     "qwen3next": TinyHeads(TinyHybrid("qwen3_next", {**HYBRID, **EXPERTS}, seed=74)),
     "mimo2": mimo2_with(heads=2),
+    "hy_v3": TinyHeads(HY3, norm="layer_output_norm"),
 }  # fmt: skip

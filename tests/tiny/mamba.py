@@ -64,3 +64,18 @@ FALCON_H1 = TinyDecoder("falcon_h1", FALCON, seed=55)
 FALCON_H1_NORMED = TinyDecoder(
     "falcon_h1", {**FALCON, "mamba_rms_norm": True, "mamba_norm_before_gate": False}, seed=56
 )
+
+#: Experts in the second and fourth layer, attention in the third.
+JAMBA_SETTINGS = {
+    "pad_token_id": 0, "num_hidden_layers": 4, "attn_layer_period": 4, "attn_layer_offset": 2,
+    "num_experts": 6, "num_experts_per_tok": 3, "mamba_d_state": STATE, "mamba_dt_rank": 6,
+}  # fmt: skip
+JAMBA = TinyDecoder("jamba", JAMBA_SETTINGS, seed=136)
+JAMBA_DENSE = TinyDecoder(
+    "jamba",
+    {**JAMBA_SETTINGS, "num_hidden_layers": 3, "attn_layer_period": 2, "attn_layer_offset": 0,
+     "num_experts": 1, "num_attention_heads": 3, "num_key_value_heads": 1, "hidden_size": 60,
+     "mamba_proj_bias": True, "mamba_conv_bias": False, "mamba_d_conv": 3, "mamba_expand": 3,
+     "mamba_dt_rank": "auto", "rms_norm_eps": 1e-3, "tie_word_embeddings": True},
+    seed=137,
+)  # fmt: skip

@@ -1,4 +1,4 @@
-"""Options of Mamba 2 layers, read from metadata and checked."""
+"""Options of layers with Mamba 1 or 2, read from metadata and checked."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from puna.gguf.metadata import check_extent, invalid, required
+from puna.gguf.metadata import check_extent, flag, invalid, required
 from puna.model.layer_cache import Remembered, State
 from puna.model.options import LayerOptions, TextOptions
 from puna.nn.attention import SelfAttention
@@ -75,6 +75,48 @@ def with_mamba(
             **vars(layer), mamba_heads=heads, mamba_head_dim=size // heads, mamba_groups=groups,
             mamba_state_dim=state, taps=taps,
         )  # fmt: skip
+        return dataclasses.replace(sized, remembers=remembers(sized))
+
+    return options.each(own)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScanLayerOptions(LayerOptions):
+    """Options of a layer with Mamba 1."""
+
+    mamba_size: int  # channels
+    entries: int  # of a channel's state
+    step_rank: int
+    taps: int  # inputs a convolution reads, including the newest
+    normed_inputs: bool
+
+    @property
+    def scan_state(self) -> State:
+        """State of a Mamba 1 layer."""
+        memory = self.entries, self.mamba_size
+        return State((*convolution_states(self.taps, self.mamba_size), ("memory", memory)))
+
+
+def with_scan(
+    file: GGUFFile, options: TextOptions, remembers: Callable[[ScanLayerOptions], Remembered]
+) -> TextOptions:
+    """Return `options` with Mamba 1's sizes; `remembers(layer)` is what each layer keeps.
+
+    Raises `ModelError` that names the key and its value.
+    """
+    size, entries = required(file, "ssm.inner_size"), required(file, "ssm.state_size")
+    rank, taps = required(file, "ssm.time_step_rank"), required(file, "ssm.conv_kernel")
+    normed = flag(file, "ssm.dt_b_c_rms", False)
+    if taps < 2:
+        raise invalid(file, "ssm.conv_kernel", f"is {taps}, which is too short for a convolution")
+
+    def own(index: int, layer: LayerOptions) -> LayerOptions:
+        check_extent(file, f"blk.{index}.ssm_out.weight", 1, {"ssm.inner_size": size})
+        check_extent(file, f"blk.{index}.ssm_a", 1, {"ssm.state_size": entries})
+        check_extent(file, f"blk.{index}.ssm_conv1d.weight", 1, {"ssm.conv_kernel": taps})
+        sized = ScanLayerOptions(
+            **vars(layer), mamba_size=size, entries=entries, step_rank=rank, taps=taps, normed_inputs=normed
+        )
         return dataclasses.replace(sized, remembers=remembers(sized))
 
     return options.each(own)

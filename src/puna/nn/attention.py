@@ -110,7 +110,11 @@ class SelfAttention(Module):
         )  # fmt: skip
         if gates:
             mixed = self.gated(mixed, gates[0])
-        return self.output(mixed if rows is None else mixed[rows])
+        return self.finish(mixed if rows is None else mixed[rows])
+
+    def finish(self, mixed: Array) -> Array:
+        """Map what the heads have read, [rows, heads * value_dim], to [rows, hidden]."""
+        return self.output(mixed)
 
 
 class NormedSelfAttention(SelfAttention):

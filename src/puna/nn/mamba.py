@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from puna.batch import BatchArrays
 from puna.kvcache.cache import Cache
 from puna.nn.convolution import SiluConvolutions
-from puna.nn.layers import Linear, StackedLinear, Values
+from puna.nn.layers import Linear, RMSNorm, StackedLinear, Values
 from puna.nn.module import Module, WeightSource, weight
 from puna.ops import Array, Backend, Rope
 
@@ -158,10 +158,7 @@ class Mamba(Module):
         state = cache.state(self.index)
         value, gate = self.inputs(hidden)
         (value,) = self.convolutions([value], state)
-        chosen = self.selection(value)
-        if self.options.normed_inputs:
-            chosen = [self.ops.rms_norm(x, self.ones[: x.shape[1]], _INPUT_EPS) for x in chosen]
-        step, key, query = chosen
+        step, key, query = self.select(value)
         slots = state.slots
         mixed = self.ops.selective_scan(
             value, self.ops.softplus(self.step(step), self.ones), self.rates.values, key, query, self.skip,
@@ -169,3 +166,22 @@ class Mamba(Module):
         )  # fmt: skip
         mixed = self.ops.swiglu(gate, mixed)
         return self.output(mixed if rows is None else mixed[rows])
+
+    def select(self, value: Array) -> list[Array]:
+        """Return the steps [rows, rank], keys and queries [rows, entries] that `value` [rows, size] selects."""
+        chosen = self.selection(value)
+        if self.options.normed_inputs:
+            chosen = [self.ops.rms_norm(x, self.ones[: x.shape[1]], _INPUT_EPS) for x in chosen]
+        return chosen
+
+
+class NormedMamba(Mamba):
+    """A selective state space with norms of the selected steps, keys and queries (Jamba)."""
+
+    step_norm: RMSNorm = weight("ssm_dt_norm", "step_rank")
+    key_norm: RMSNorm = weight("ssm_b_norm", "entries")
+    query_norm: RMSNorm = weight("ssm_c_norm", "entries")
+
+    def select(self, value: Array) -> list[Array]:
+        step, key, query = self.selection(value)
+        return [self.step_norm(step), self.key_norm(key), self.query_norm(query)]

@@ -29,6 +29,7 @@ from tests.tiny.decoders import (
     GEMMA2,
     GLM4_MOE,
     GPT_OSS,
+    HY3,
     LAGUNA,
     OLMO2,
     PHI3,
@@ -62,6 +63,8 @@ from tests.tiny.mamba import (
     FALCON_MAMBA,
     GRANITE_HYBRID,
     GRANITE_HYBRID_MOE,
+    JAMBA,
+    JAMBA_DENSE,
     MAMBA,
     MAMBA2,
     NEMOTRON_H,
@@ -451,6 +454,25 @@ MODELS = {
     "nemotron_h_moe latent": NEMOTRON_H_LATENT,
     "granitehybrid": GRANITE_HYBRID,
     "granitehybrid with experts, rotated": GRANITE_HYBRID_MOE,
+    "jamba": JAMBA,
+    "jamba dense, biased, tied, narrow": JAMBA_DENSE,
+    "hy_v3": HY3,
+    "hy_v3 dense first, biased, tied, yarn": dataclasses.replace(
+        HY3, seed=139,
+        settings={
+            **HY3.settings, "head_dim": 16, "num_experts": 6, "num_shared_experts": 1, "mlp_bias": True,
+            "mlp_layer_types": ["dense", "dense", "sparse"], "router_scaling_factor": 1.5,
+            "attention_bias": True, "tie_word_embeddings": True, "rms_norm_eps": 1e-3,
+            "num_key_value_heads": 1, "rope_parameters": {"rope_theta": 1e4, **YARN},
+        },
+    ),
+    "bitnet": TinyDecoder("bitnet", {"hidden_act": "silu", "tie_word_embeddings": True}, seed=140),
+    "bitnet-b1.58": TinyDecoder(
+        "bitnet",
+        {"hidden_size": 60, "num_attention_heads": 3, "num_key_value_heads": 1, "attention_bias": True,
+         "rope_parameters": {"rope_theta": 1e4, **YARN}},
+        seed=141,
+    ),
     "gemma3n": TinyGemma3n(seed=60),
     "gemma3n, second of three streams": TinyGemma3n(
         settings={"altup_num_inputs": 3, "altup_active_idx": 1, "altup_correct_scale": False}, seed=61

@@ -61,7 +61,7 @@ LINEAGES = {
     "latent": {"deepseek2", "deepseek32", "glm-dsa", "glm4moelite", "mistral4"},
     "llama": {"llama", "mixtral", "granite", "smollm3", "seed_oss", "exaone4", "phi3", "arcee", "apertus"},
     "llama4": {"llama4"},
-    "mamba": {"mamba", "mamba2", "granitemoe", "falcon-h1"},
+    "mamba": {"mamba", "mamba2", "granitemoe", "falcon-h1", "jamba"},
     "qwen": {"qwen2", "qwen2moe", "qwen3", "qwen3moe", "mimo2"},
     "rwkv": {"rwkv7", "arwkv7"},
 }

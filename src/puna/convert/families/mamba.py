@@ -1,4 +1,4 @@
-"""State-space models: Mamba 1 and 2, and hybrids with some attention."""
+"""State-space models: Mamba 1 and 2, and hybrids with some attention, such as Jamba."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from puna.convert.checkpoint import Values
 from puna.convert.config import Config
 from puna.convert.families.llama import KEYS as LLAMA_KEYS
 from puna.convert.families.llama import ROPES, SCALE_DEFAULTS, SCALES
-from puna.convert.family import Assumption, Change, Family, Key, Place, Split
+from puna.convert.family import Assumption, Change, Family, Key, Place, Split, halves
 from puna.convert.keys import llama3_factors
+from puna.errors import ConversionError, shown
 
 
 def decay(values: Values, config: Config) -> Values:
@@ -252,4 +253,73 @@ FALCON_H1: Final = Family(
 )  # fmt: skip
 
 
-FAMILIES: Final = (MAMBA, MAMBA2, GRANITE_MOE, GRANITE_SWA, GRANITE_MOE_SWA, FALCON_H1)
+def _jamba_kv_heads(config: Config) -> list[int]:
+    """Return each layer's number of heads of keys and values, 0 in those with a state."""
+    period, offset = config.count("attn_layer_period"), config["attn_layer_offset"]
+    heads = [config.kv_heads * (layer % period == offset) for layer in range(config.layers)]
+    if not any(heads):
+        raise ConversionError(
+            f"config.json: no layer of {config.layers} has attention, but a layer must have it: "
+            f"'attn_layer_period' is {period} and 'attn_layer_offset' {shown(offset)}"
+        )
+    return heads
+
+
+def _jamba_step_rank(config: Config) -> int:
+    given = config.get("mamba_dt_rank")
+    return -(-config.count("hidden_size") // 16) if given == "auto" else config.count("mamba_dt_rank")
+
+
+def _if_routed(name: str) -> Key:
+    """Return a key with a setting of experts, in models where a layer has some."""
+
+    def value(config: Config) -> int | None:
+        period, offset = config.count("expert_layer_period"), config["expert_layer_offset"]
+        routed = any(layer % period == offset for layer in range(config.layers))
+        found: int | None = config.get(name)
+        return found if routed and config.get("num_experts", "num_local_experts") != 1 else None
+
+    return value
+
+
+_JAMBA_LAYER: Final = {
+    **{
+        f"mamba.{theirs}": f"ssm_{ours}"
+        for theirs, ours in {
+            "in_proj": "in", "conv1d": "conv1d", "x_proj": "x", "dt_proj": "dt", "A_log": "a", "D": "d",
+            "out_proj": "out", "dt_layernorm": "dt_norm", "b_layernorm": "b_norm", "c_layernorm": "c_norm",
+        }.items()
+    },
+    **{f"feed_forward.{part}_proj": f"ffn_{part}" for part in ("gate", "up", "down")},
+    **{f"feed_forward.experts.{{}}.{part}_proj": f"ffn_{part}_exps" for part in ("gate", "up", "down")},
+    "feed_forward.experts.down_proj": "ffn_down_exps.weight", "feed_forward.router": "ffn_gate_inp",
+    "pre_ff_layernorm": "ffn_norm",
+}  # fmt: skip
+JAMBA: Final = Family(
+    hf=("JambaForCausalLM",), architecture="jamba",
+    keys={
+        "vocab_size": "vocab_size", "attention.head_count_kv": _jamba_kv_heads,
+        "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+        "expert_count": _if_routed("num_experts"), "expert_used_count": _if_routed("num_experts_per_tok"),
+        "ssm.conv_kernel": "mamba_d_conv", "ssm.state_size": "mamba_d_state",
+        "ssm.time_step_rank": _jamba_step_rank,
+        "ssm.inner_size": lambda config: config.count("mamba_expand") * config.count("hidden_size"),
+    },
+    names={
+        **{f"model.layers.{{}}.{theirs}": f"blk.{{}}.{ours}" for theirs, ours in _JAMBA_LAYER.items()},
+        "model.layers.{}.feed_forward.experts.gate_up_proj": Split(
+            ("blk.{}.ffn_gate_exps.weight", "blk.{}.ffn_up_exps.weight"), halves
+        ),
+        "model.final_layernorm": "output_norm",
+    },
+    changes={"ssm_conv1d.weight": convolution, "ssm_a": decay},
+    assumed={"mamba_inner_layernorms": True}, harmless=("calc_logits_for_entire_prompt",),
+    defaults={
+        "num_key_value_heads": 8, "rms_norm_eps": 1e-6, "num_experts": 16, "num_experts_per_tok": 2,
+        "expert_layer_period": 2, "expert_layer_offset": 1, "attn_layer_period": 8, "attn_layer_offset": 4,
+        "mamba_d_state": 16, "mamba_d_conv": 4, "mamba_expand": 2, "mamba_dt_rank": "auto",
+    },
+)  # fmt: skip
+
+
+FAMILIES: Final = (MAMBA, MAMBA2, GRANITE_MOE, GRANITE_SWA, GRANITE_MOE_SWA, FALCON_H1, JAMBA)

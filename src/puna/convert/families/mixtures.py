@@ -267,4 +267,39 @@ COMMAND: Final = Family(
         "shared_expert_combination_strategy": "average", "attention_bias": False,
     },
 )  # fmt: skip
-FAMILIES: Final = (LAGUNA, LING2, DOTS1, EXAONE_MOE, MELLUM, COMMAND)
+
+
+def _hy_dense(config: Config) -> int:
+    """Return how many layers of a Hy 3 precede the first with experts: without a list of them, one."""
+    return 1 if config.get("mlp_layer_types") is None else _dense(config)
+
+
+_HY: Final = {
+    "mlp.router.gate": "ffn_gate_inp", "mlp.expert_bias": "exp_probs_b.bias",
+    "mlp.e_score_correction_bias": "exp_probs_b.bias",
+    **{f"mlp.shared_mlp.{part}_proj": f"ffn_{part}_shexp" for part in ("gate", "up", "down")},
+    "final_layernorm": "nextn.shared_head_norm",
+}  # fmt: skip
+HY3: Final = Family(
+    hf=("HYV3ForCausalLM",), architecture="hy_v3",
+    keys={
+        **_EXPERTS, **_SIGMOID, "expert_shared_feed_forward_length": _shared_size,
+        "expert_weights_norm": lambda config: True, "expert_weights_scale": "router_scaling_factor",
+        "leading_dense_block_count": _hy_dense,
+    },
+    names={f"model.layers.{{}}.{theirs}": f"blk.{{}}.{ours}" for theirs, ours in _HY.items()},
+    assumed={
+        "route_norm": True, "first_k_dense_replace": _hy_dense,
+        "mlp_layer_types": lambda config: (
+            ["dense"] * _hy_dense(config) + ["sparse"] * (config.layers - _hy_dense(config))
+        ),
+        "moe_router_use_sigmoid": True, "moe_router_enable_expert_bias": True, "qk_norm": True,
+    },
+    harmless=("enable_moe_fp32_combine", "enable_attention_fp32_softmax", "enable_lm_head_fp32"),
+    defaults={
+        "head_dim": 128, "num_key_value_heads": 8, "num_experts": 192, "num_experts_per_tok": 8,
+        "num_shared_experts": 1, "router_scaling_factor": 2.826, "rope_theta": 11_158_840.0,
+        "attention_bias": False, "mlp_bias": False,
+    },
+)  # fmt: skip
+FAMILIES: Final = (LAGUNA, LING2, DOTS1, EXAONE_MOE, MELLUM, COMMAND, HY3)
