@@ -13,6 +13,7 @@ from tests.convert.checkpoints import save_tokenizer, saved, saved_with_words
 from tests.convert.jina import save_jina2
 from tests.tiny.bert import randomised
 from tests.tiny.converted import converted
+from tests.tiny.decoders import SIZES as SIZES_OF_DECODERS
 from tests.tiny.decoders import TinyDecoder
 from tests.tiny.encoders import SIZES
 from tests.tiny.jina import JinaRanker
@@ -21,9 +22,37 @@ from tests.tiny.words import VOCABULARY
 
 SAID = (*WORDS, "yes", "no")
 YES, NO = (vocabulary(SAID).index(word) for word in ("yes", "no"))
+
+
+class TinyVisionReranker(TinyDecoder):
+    """Qwen3-VL, whose rerankers judge texts by their language model."""
+
+    def config(self) -> Any:
+        from transformers import AutoConfig
+
+        tower = {
+            "depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2, "out_hidden_size": 64,
+            "deepstack_visual_indexes": [0], "num_position_embeddings": 16,
+        }  # fmt: skip
+        text = {**SIZES_OF_DECODERS, **self.settings}
+        tied = {"tie_word_embeddings": bool(self.settings.get("tie_word_embeddings"))}
+        return AutoConfig.for_model(self.hf, text_config=text, vision_config=tower, **tied)
+
+    def untrained(self) -> Any:
+        from transformers import AutoModelForImageTextToText
+
+        return AutoModelForImageTextToText.from_config(self.config(), attn_implementation="eager")
+
+
 _QWEN3 = {"head_dim": 24, "vocab_size": len(vocabulary(SAID))}
 QWEN3 = TinyDecoder("qwen3", _QWEN3)
 QWEN3_TIED = TinyDecoder("qwen3", {**_QWEN3, "tie_word_embeddings": True}, seed=1)
+_VISION = {
+    "vocab_size": len(vocabulary(SAID)), "head_dim": 16,
+    "rope_parameters": {"rope_theta": 1e6, "rope_type": "default", "mrope_section": [4, 2, 2]},
+}  # fmt: skip
+QWEN3_VL = TinyVisionReranker("qwen3_vl", _VISION, seed=2)
+QWEN3_VL_TIED = TinyVisionReranker("qwen3_vl", {**_VISION, "tie_word_embeddings": True}, seed=3)
 #: Names of XLM-RoBERTa's parts in the second Jina rerankers, in the order of renaming.
 _JINA2 = {
     "embeddings.LayerNorm": "emb_ln", "encoder.layer.": "encoder.layers.",
@@ -105,7 +134,8 @@ def tiny_jina_without_pooler_gguf(path: Path, model: Any) -> Path:
 def save_qwen3_reranker(folder: Path, model: Any) -> Path:
     """Save `model` as published, where only the name marks it as a reranker; return the folder."""
     save_tokenizer(saved(folder, model, tokenizer=False), words=SAID)
-    (folder / "README.md").write_text("---\nlicense: none\n---\n# Qwen3-Reranker-0.6B\n")
+    name = "Qwen3-VL-Reranker-2B" if hasattr(model.config, "vision_config") else "Qwen3-Reranker-0.6B"
+    (folder / "README.md").write_text(f"---\nlicense: none\n---\n# {name}\n")
     return folder
 
 

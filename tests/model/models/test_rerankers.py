@@ -25,6 +25,8 @@ from tests.tiny.rerankers import (
     NO,
     QWEN3,
     QWEN3_TIED,
+    QWEN3_VL,
+    QWEN3_VL_TIED,
     TEMPLATE,
     YES,
     framed,
@@ -91,7 +93,9 @@ MODELS: dict[str, Callable[[], Any]] = {
     "bge": tiny_bge, "bert": tiny_bert_reranker, "gte-mean": lambda: tiny_gte("mean"),
     "gte-cls": lambda: tiny_gte("cls"), "jina": tiny_jina, "jina 2": tiny_bge,
 }  # fmt: skip
-QWEN3S = {"qwen3": QWEN3, "qwen3 tied": QWEN3_TIED}
+QWEN3S = {
+    "qwen3": QWEN3, "qwen3 tied": QWEN3_TIED, "qwen3vl": QWEN3_VL, "qwen3vl tied": QWEN3_VL_TIED,
+}  # fmt: skip
 SAVED = {"jina": save_jina_reranker, "jina 2": save_jina_reranker2}
 
 

@@ -65,6 +65,13 @@ _RERANK_PROMPT: Final = (
     "<Instruct>: Given a web search query, retrieve relevant passages that answer the query\n"
     "<Query>: {query}\n<Document>: {document}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
 )
+#: That of the rerankers that also see; they answer without thinking.
+_VISION_RERANK_PROMPT: Final = (
+    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the "
+    'Instruct provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
+    "<Instruct>: Given a search query, retrieve relevant candidates that answer the query.<Query>:{query}\n"
+    "<Document>:{document}<|im_end|>\n<|im_start|>assistant\n"
+)
 _LABELS: Final = ("yes", "no")
 
 
@@ -74,11 +81,30 @@ def _answer_rows(values: Values, config: Config) -> Values:
     return rows
 
 
-def _is_reranker(*, tied: bool) -> Callable[[Config], bool]:
+def _is_reranker(name: str, *, tied: bool) -> Callable[[Config], bool]:
     def when(config: Config) -> bool:
-        return bool(config.get("tie_word_embeddings")) is tied and config.is_called("Qwen3-Reranker")
+        stated = config.whole.get("tie_word_embeddings", config.get("tie_word_embeddings"))
+        return bool(stated) is tied and config.is_called(name)
 
     return when
+
+
+def _ranking(family: Family, name: str, prompt: str) -> tuple[Family, Family]:
+    """Return the families of rerankers called `name`, whose output is separate or the input's table."""
+    keys: dict[str, Key] = {
+        **family.keys, "pooling_type": lambda config: 4,
+        "classifier.output_labels": lambda config: list(_LABELS),
+        "tokenizer.chat_template.rerank": lambda config: prompt,
+    }  # fmt: skip
+    output = Split(("cls.output",), lambda values, config: (_answer_rows(values, config),))
+    table = Split(("token_embd", "cls.output"), lambda values, config: (values, _answer_rows(values, config)))
+    return (
+        replace(family, keys=keys, when=_is_reranker(name, tied=False), names={"lm_head": output}),
+        replace(
+            family, keys=keys, when=_is_reranker(name, tied=True),
+            names={"model.embed_tokens": table, "lm_head": None},
+        ),
+    )  # fmt: skip
 
 
 #: Prompts as the published template writes them; that one has no place for a recording within a text.
@@ -89,25 +115,14 @@ _ASR_TEMPLATE: Final = (
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-_RANKING: Final = Family(
-    hf=("Qwen3ForCausalLM",), architecture="qwen3", pre="qwen2", when=_is_reranker(tied=False),
-    harmless=WINDOWS, defaults=_QWEN3_DEFAULTS,
-    keys={
-        "pooling_type": lambda config: 4, "classifier.output_labels": lambda config: list(_LABELS),
-        "tokenizer.chat_template.rerank": lambda config: _RERANK_PROMPT,
-    },
-    names={"lm_head": Split(("cls.output",), lambda values, config: (_answer_rows(values, config),))},
+_QWEN3: Final = Family(
+    hf=("Qwen3ForCausalLM",), architecture="qwen3", pre="qwen2", harmless=WINDOWS, defaults=_QWEN3_DEFAULTS
+)
+_QWEN3VL: Final = Family(
+    hf=("Qwen3VLForConditionalGeneration",), architecture="qwen3vl", pre="qwen2",
+    keys={**_DEEPSTACK, **_SECTIONS}, ropes=_VISION_ROPES,
+    assumed={"rope_parameters.mrope_interleaved": True}, defaults=_VISION_DEFAULTS,
 )  # fmt: skip
-_RANKING_TIED: Final = replace(
-    _RANKING, when=_is_reranker(tied=True),
-    names={
-        "model.embed_tokens": Split(
-            ("token_embd", "cls.output"), lambda values, config: (values, _answer_rows(values, config))
-        ),
-        "lm_head": None,
-    },
-)  # fmt: skip
-
 _QWEN2VL: Final = Family(
     hf=("Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"), architecture="qwen2vl",
     pre="qwen2", ropes=_VISION_ROPES, harmless=WINDOWS, defaults={"rope_theta": 1e6, "rms_norm_eps": 1e-5},
@@ -115,7 +130,8 @@ _QWEN2VL: Final = Family(
 )  # fmt: skip
 
 _QWEN: Final = (
-    _RANKING, _RANKING_TIED,
+    *_ranking(_QWEN3, "Qwen3-Reranker", _RERANK_PROMPT),
+    *_ranking(_QWEN3VL, "Qwen3-VL-Reranker", _VISION_RERANK_PROMPT),
     Family(
         hf=("Qwen2ForCausalLM", "DotsOCRForCausalLM"), architecture="qwen2", pre="qwen2", harmless=WINDOWS,
         defaults=_DEFAULTS,
@@ -124,10 +140,7 @@ _QWEN: Final = (
         hf=("Qwen2MoeForCausalLM",), architecture="qwen2moe", keys={**EXPERTS, **_SUMMED}, pre="qwen2",
         harmless=WINDOWS, defaults={**_DEFAULTS, "shared_expert_intermediate_size": 5632},
     ),
-    Family(
-        hf=("Qwen3ForCausalLM",), architecture="qwen3", pre="qwen2", harmless=WINDOWS,
-        defaults=_QWEN3_DEFAULTS,
-    ),
+    _QWEN3,
     Family(
         hf=("Qwen3ASRForConditionalGeneration",), architecture="qwen3", pre="qwen2", harmless=WINDOWS,
         defaults=_QWEN3_DEFAULTS, template=_ASR_TEMPLATE,
@@ -137,11 +150,7 @@ _QWEN: Final = (
         defaults={**_QWEN3_DEFAULTS, "norm_topk_prob": False}, harmless=WINDOWS,
     ),
     _QWEN2VL, replace(_QWEN2VL, hf=("Qwen2VLModel",), prefix="model."),
-    Family(
-        hf=("Qwen3VLForConditionalGeneration",), architecture="qwen3vl", pre="qwen2",
-        keys={**_DEEPSTACK, **_SECTIONS}, ropes=_VISION_ROPES,
-        assumed={"rope_parameters.mrope_interleaved": True}, defaults=_VISION_DEFAULTS,
-    ),
+    _QWEN3VL,
     Family(
         hf=("Qwen3VLMoeForConditionalGeneration",), architecture="qwen3vlmoe", pre="qwen2",
         keys={**EXPERTS, **NOT_SUMMED, **_DEEPSTACK, **_SECTIONS}, names=_MAYBE_TRANSPOSED,
