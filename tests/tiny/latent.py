@@ -21,9 +21,21 @@ GROUPS = {"n_group": 4, "topk_group": 2}
 
 @dataclass(frozen=True)
 class TinyLatent(TinyDecoder):
-    """Tiny model with latent attention; `joined`: the expansions to keys and values are one tensor."""
+    """Tiny model with latent attention.
+
+    `joined`: the expansions to keys and values are one tensor. `faint`: keys of the indexer are so small that
+    their norm's epsilon matters.
+    """
 
     joined: bool = False
+    faint: bool = False
+
+    def build(self) -> Any:
+        model = super().build()
+        for name, parameter in model.named_parameters():
+            if self.faint and name.endswith("indexer.wk.weight"):
+                parameter.data *= 1e-3
+        return model
 
     def untrained(self) -> Any:
         if self.hf != "mistral4":

@@ -417,8 +417,8 @@ MODELS = {
     ),
     "glm4moelite": GLM4_MOE_LITE,
     "deepseek32": DEEPSEEK_V32,
-    "deepseek32 biased, one group, tied, wide indexer": dataclasses.replace(
-        DEEPSEEK_V32, seed=134,
+    "deepseek32 biased, one group, tied, wide indexer, faint keys": dataclasses.replace(
+        DEEPSEEK_V32, seed=134, faint=True,
         settings={
             **DEEPSEEK_V32.settings, **WITHOUT_GROUPS, "attention_bias": True, "tie_word_embeddings": True,
             "num_attention_heads": 3, "num_key_value_heads": 3, "n_routed_experts": 6, "n_shared_experts": 1,
