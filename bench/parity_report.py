@@ -55,7 +55,7 @@ FAMILIES = {
     "gpt2": "GPT-2, DistilGPT2, Cerebras-GPT",
     "gptneox": "GPT-NeoX, Pythia, Dolly 2, RedPajama-INCITE",
     "gptoss": "gpt-oss, files of Ollama's",
-    "granite": "Granite 3",
+    "granite": "Granite 3, Granite Speech",
     "granite_swa": "Granite Swash",
     "granitehybrid": "Granite 4",
     "granitemoe": "Granite 3 with experts",

@@ -230,6 +230,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     ),
     "granite": Architecture(
         model="granite:Granite",
+        projectors=("granite_speech",),
         converters=("hybrids", "llama"),
         rows="paired",
         templates=(DefaultTemplate("granite3"),),

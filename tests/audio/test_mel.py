@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from transformers import WhisperFeatureExtractor
+from transformers.audio_utils import mel_filter_bank, spectrogram, window_function
 
-from puna.audio.mel import FRAME_RATE, HOP, Features, mel_filters
+from puna.audio.mel import FRAME_RATE, HOP, Features, HtkFeatures, mel_filters
 from puna.audio.recording import SAMPLE_RATE, Recording
 
 WINDOW = 30 * FRAME_RATE
@@ -59,3 +60,21 @@ def test_a_frame_depends_on_the_samples_around_it_only() -> None:
     differing = np.flatnonzero(np.abs(before - after).max(axis=1))
     assert differing.min() >= 18
     assert differing.max() <= 22
+
+
+@pytest.mark.parametrize("seconds", [0.3, 1.0, 1.234])
+def test_htks_bands_are_those_of_transformers(seconds: float) -> None:
+    heard = recording(seconds)
+    features = HtkFeatures(heard, 40, 32)
+    samples = heard.values(0, max(len(heard.samples), 32 * HOP))
+    powers = spectrogram(
+        samples.astype(np.float64), window_function(400, "hann"), frame_length=400, hop_length=HOP,
+        fft_length=512, power=2.0, pad_mode="reflect",
+        mel_filters=mel_filter_bank(257, 40, 0.0, SAMPLE_RATE / 2, SAMPLE_RATE, mel_scale="htk"),
+    )  # fmt: skip
+    logarithms = np.log10(np.maximum(powers.T, 1e-10))
+    expected = (np.maximum(logarithms, logarithms.max() - 8) + 4) / 4
+    windows = [features.window(begin) for begin in range(0, features.all_frames, 32)]
+    found = np.concatenate(windows)[: features.all_frames]
+    assert found.shape == expected.shape
+    assert np.abs(found - expected).max() < 1e-4

@@ -15,6 +15,7 @@ from puna.model.load import load_model
 from tests.audio.hearing import Pair, is_heard, sound
 from tests.engine.runs import Run, Watched
 from tests.model.models.parity import check_close, original
+from tests.tiny.audio.granite_speech import TinyGraniteSpeech
 from tests.tiny.audio.models import HEARING_MODELS
 from tests.tiny.audio.qwen2_audio import TinyQwen2Audio
 from tests.tiny.audio.qwen3_asr import TinyQwen3Asr
@@ -106,6 +107,23 @@ def test_a_recording_agrees_beside_other_requests_and_in_small_batches(pair: Pai
 
 #: Settings that no published model of these kinds has.
 VARIANTS: dict[str, Callable[[], Any]] = {
+    "granite-speech, wide heads, an even kernel, untied": lambda: TinyGraniteSpeech(
+        TinyLlama(heads=2, kv_heads=1),
+        heads=3,
+        layers=3,
+        head_dim=20,
+        bands=13,
+        context=17,
+        reach=17,
+        kernel=6,
+        window=8,
+        rate=2,
+        query_size=36,
+        query_heads=3,
+        query_layers=1,
+        tied=False,
+    ),
+    "granite-speech, one layer": lambda: TinyGraniteSpeech(TinyLlama(), layers=1, kernel=1, window=5, rate=5),
     "voxtral, three heads, six states a row": lambda: TinyVoxtral(
         TinyLlama(heads=2, kv_heads=1), heads=3, layers=3, positions=120, joined=6, bands=128
     ),
@@ -146,8 +164,20 @@ def test_the_tokens_around_a_recording_are_the_processors(pair: Pair) -> None:
     end = max(place for place, item in enumerate(inputs) if is_heard(item))
     before, after = pair.config.around
     tokenizer = pair.ours.tokenizer
-    assert tokenizer.token(inputs[begin - 1].token) == before
+    if before:
+        assert tokenizer.token(inputs[begin - 1].token) == before
     if after:
         assert tokenizer.token(inputs[end + 1].token) == after
-    first = begin - 1
+    first = begin - bool(before)
     assert inputs[first].together == end - first + bool(after)  # they are kept whole
+
+
+def test_granite_speech_reads_long_recordings_in_whole_blocks(tmp_path: Path) -> None:
+    config = TinyGraniteSpeech(TinyLlama(), layers=1)
+    layout = config.write(tmp_path, original(config))
+    tower = load_model(layout.model, projector=layout.projector).audio
+    assert tower is not None
+    windows = tower.prepare(sound(1, 130.0))
+    lengths = [window.begin for window in windows[1:]]
+    assert lengths == [2 * 6000 // 120 * 120]  # the least common multiple of a block and a window is 120
+    assert sum(window.rows for window in windows) == -(-6500 // 15) * 3

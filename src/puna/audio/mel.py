@@ -2,13 +2,13 @@
 
 Reference: `WhisperFeatureExtractor` in transformers. Frames are 10 ms apart; each is the power spectrum of 25
 ms in bands that are evenly spaced on Slaney's mel scale. Values more than 80 dB below the recording's largest
-are raised to that.
+are raised to that. Others train on HTK's scale.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,9 @@ FRAME_RATE: Final = SAMPLE_RATE // HOP
 _BEND_HZ: Final = 1000.0
 _BEND_MEL: Final = 15.0
 _MELS_PER_E: Final = 27.0 / np.log(6.4)
+#: HTK's scale: mels of a natural logarithm, and the frequency in hertz at which it bends.
+_HTK_MELS: Final = 2595.0 / np.log(10)
+_HTK_BEND_HZ: Final = 700.0
 #: The least power of a band.
 _FLOOR: Final = 1e-10
 _RANGE: Final = 8.0  # decades
@@ -43,12 +46,25 @@ def mel_filters(bands: int) -> NDArray[np.float64]:
     """
     top = _BEND_MEL + _MELS_PER_E * np.log(SAMPLE_RATE / 2 / _BEND_HZ)
     edges = _hertz(np.linspace(0.0, top, bands + 2))
-    frequencies = np.linspace(0.0, SAMPLE_RATE / 2, _LENGTH // 2 + 1)[:, None]
+    return _triangles(edges, _LENGTH) * (2.0 / (edges[2:] - edges[:-2]))
+
+
+@lru_cache(maxsize=4)
+def htk_filters(bands: int, points: int) -> NDArray[np.float64]:
+    """Return the weights of frequencies in each band of HTK's scale: float64 [points / 2 + 1, bands].
+
+    Triangles of equal height between neighbouring centres, as in torchaudio's `melscale_fbanks`.
+    """
+    mels = np.linspace(0.0, _HTK_MELS * np.log1p(SAMPLE_RATE / 2 / _HTK_BEND_HZ), bands + 2)
+    return _triangles(_HTK_BEND_HZ * np.expm1(mels / _HTK_MELS), points)
+
+
+def _triangles(edges: NDArray[np.float64], points: int) -> NDArray[np.float64]:
+    """Return triangles of height 1 over the frequencies of a transform: [points / 2 + 1, edges - 2]."""
+    frequencies = np.linspace(0.0, SAMPLE_RATE / 2, points // 2 + 1)[:, None]
     rising = (frequencies - edges[:-2]) / np.diff(edges)[:-1]
     falling = (edges[2:] - frequencies) / np.diff(edges)[1:]
-    filters: NDArray[np.float64] = np.maximum(np.minimum(rising, falling), 0.0)
-    filters *= 2.0 / (edges[2:] - edges[:-2])
-    return filters
+    return np.maximum(np.minimum(rising, falling), 0.0)
 
 
 class Features:
@@ -57,9 +73,14 @@ class Features:
     It is completed with silence to `least` samples, by default those of a window.
     """
 
+    #: Points of the Fourier transform of a frame.
+    points: ClassVar[int] = _LENGTH
+    #: Frames around the end of the samples that count.
+    beyond: ClassVar[int] = 0
+
     def __init__(self, recording: Recording, bands: int, length: int, least: int | None = None) -> None:
         self._recording = recording
-        self._filters = mel_filters(bands)
+        self._filters = self.filters(bands)
         self._hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(_LENGTH) / _LENGTH)
         self.frames = len(recording.samples) // HOP  # without silence
         self.length = length
@@ -69,7 +90,12 @@ class Features:
     @property
     def all_frames(self) -> int:
         """Frames of the recording and of the silence after it."""
-        return self._samples // HOP
+        return self._samples // HOP + self.beyond
+
+    @classmethod
+    def filters(cls, bands: int) -> NDArray[np.float64]:
+        """Return the weights of frequencies in each band: float64 [points / 2 + 1, bands]."""
+        return mel_filters(bands)
 
     def window(self, begin: int) -> NDArray[np.float32]:
         """Return frames [begin, begin + length): float32 [length, bands], with zeros after the last."""
@@ -95,6 +121,20 @@ class Features:
         origin = int(places.min())
         samples = self._recording.values(origin, int(places.max()) + 1 - origin)[places - origin]
         frames = np.lib.stride_tricks.sliding_window_view(samples, _LENGTH)[::HOP]
-        power = np.abs(np.fft.rfft(frames * self._hann)) ** 2
+        power = np.abs(np.fft.rfft(frames * self._hann, self.points)) ** 2
         found: NDArray[np.float64] = np.log10(np.maximum(power @ self._filters, _FLOOR))
         return found
+
+
+class HtkFeatures(Features):
+    """The spectrogram of a recording in HTK's bands, with a frame around the end of its samples.
+
+    Reference: torchaudio's `MelSpectrogram` with a transform of 512 points.
+    """
+
+    points: ClassVar[int] = 512
+    beyond: ClassVar[int] = 1
+
+    @classmethod
+    def filters(cls, bands: int) -> NDArray[np.float64]:
+        return htk_filters(bands, cls.points)

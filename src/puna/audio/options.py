@@ -22,7 +22,6 @@ class AudioOptions:
     """Options common to all audio towers. Sizes are named as in `weight(...)`."""
 
     bands: int  # of the spectrogram
-    positions: int  # position vectors
     hidden_size: int
     text_size: int  # values of a row for the text model
     norm_eps: float
@@ -41,9 +40,6 @@ class AudioOptions:
             )
         if (bands := required(file, "audio.num_mel_bins")) > _MAX_BANDS:
             raise invalid(file, "audio.num_mel_bins", f"is {bands}, and at most {_MAX_BANDS} make sense")
-        positions = table_rows(file, "a.position_embd.weight")
-        if not 0 < positions <= _MAX_POSITIONS:
-            raise ModelError(f"{file.path}: tensor 'a.position_embd.weight' has {positions} rows")
         layer = VisionLayerOptions(
             hidden_size=hidden,
             feed_forward_size=required(file, "audio.feed_forward_length"),
@@ -52,10 +48,23 @@ class AudioOptions:
         )
         return cls(
             bands=bands,
-            positions=positions,
             hidden_size=hidden,
             text_size=text_size,
             norm_eps=layer.norm_eps,
             layers=(layer,) * required(file, "audio.block_count"),
             **more,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacedAudioOptions(AudioOptions):
+    """Options of towers with a table of position vectors."""
+
+    positions: int
+
+    @classmethod
+    def read(cls, file: GGUFFile, text_size: int, **more: Any) -> Self:
+        positions = table_rows(file, "a.position_embd.weight")
+        if not 0 < positions <= _MAX_POSITIONS:
+            raise ModelError(f"{file.path}: tensor 'a.position_embd.weight' has {positions} rows")
+        return super().read(file, text_size, positions=positions, **more)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from puna.audio.options import AudioOptions
+from puna.audio.options import PlacedAudioOptions
 from puna.errors import shown
 from puna.gguf.metadata import flag, invalid, required
 from puna.nn.layers import LayerNorm, Linear
@@ -35,7 +35,7 @@ ROWS_ALIVE: Final = 6
 
 
 @dataclass(frozen=True, kw_only=True)
-class WhisperEncoderOptions(AudioOptions):
+class WhisperEncoderOptions(PlacedAudioOptions):
     """Options of an encoder, which has a position vector for each state of a window."""
 
     multilingual: bool = True  # whether the decoder knows other languages than English

@@ -227,6 +227,7 @@ def convert(
         adapters = convert_adapters(
             source,
             lambda name: target.with_name(f"lora-{name}-{target.name}"),
+            target,
             report=_reporting(lines, f"converting {source.name}'s adapters"),
         )
     for path in (target, *((tower,) if has_tower else ()), *adapters.values()):

@@ -63,7 +63,12 @@ def _convert(folder: Path, draft: Path, progress: Progress) -> None:
 
     convert(folder, draft / f"{folder.name}.gguf", report=reporting("model"))
     convert_tower(folder, draft / f"mmproj-{folder.name}.gguf", report=reporting("vision tower"))
-    convert_adapters(folder, lambda name: draft / f"{_ADAPTER}{name}.gguf", report=reporting("adapters"))
+    convert_adapters(
+        folder,
+        lambda name: draft / f"{_ADAPTER}{name}.gguf",
+        draft / f"{folder.name}.gguf",
+        report=reporting("adapters"),
+    )
 
 
 def _move_into_place(draft: Path, place: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, Final, Self
 
-from puna.convert.checkpoint import Checkpoint, added_tokens
+from puna.convert.checkpoint import Checkpoint, Values, added_tokens
 from puna.errors import ConversionError, shown
 
 #: Largest plausible number of layers, or of values per head: many times that of any model. More means damage.
@@ -66,12 +66,12 @@ class Config:
         self._added: dict[str, int] = {}
 
     @classmethod
-    def of_tower(cls, checkpoint: Checkpoint, sense: str) -> Self:
-        """Return the settings of the "vision" or "audio" tower. Raises ConversionError if there is none."""
-        own = checkpoint.config.get(f"{sense}_config")
+    def of_tower(cls, checkpoint: Checkpoint, section: str) -> Self:
+        """Return the settings of a tower in a `section` of config.json. Raises ConversionError without it."""
+        own = checkpoint.config.get(section)
         if not isinstance(own, dict):
-            raise ConversionError(f"config.json lacks '{sense}_config'")
-        config = cls(checkpoint.config)
+            raise ConversionError(f"config.json lacks '{section}'")
+        config = cls(checkpoint.config, checkpoint)
         config.raw = own
         config._image_settings = _image_settings_of(checkpoint)
         config._added = {text: id for id, (text, _) in added_tokens(checkpoint).items()}
@@ -121,17 +121,22 @@ class Config:
 
     def of_layers(self, parameter: str) -> list[float]:
         """Return the parameter of each layer, one number. Raises ConversionError if it is anything else."""
-        assert self._checkpoint is not None
         found = []
         for layer in range(self.layers):
             name = f"model.layers.{layer}.{parameter}"
-            if name not in self._checkpoint.tensors:
-                raise ConversionError(f"tensor {shown(name)} is missing")
-            values = self._checkpoint.values(name)
+            values = self.tensor(name)
             if values.size != 1:
                 raise ConversionError(f"tensor {shown(name)} should be one number, but has {values.size}")
             found.append(float(values.reshape(-1)[0]))
         return found
+
+    def tensor(self, name: str) -> Values:
+        """Return the values of a tensor, whose name may follow "model.". Raises ConversionError."""
+        assert self._checkpoint is not None
+        for full in (name, f"model.{name}"):
+            if full in self._checkpoint.tensors:
+                return self._checkpoint.values(full)
+        raise ConversionError(f"tensor {shown(name)} is missing")
 
     def add_defaults(self, defaults: Mapping[str, Any]) -> None:
         """Use `defaults` for settings that config.json lacks, as transformers does.

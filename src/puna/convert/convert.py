@@ -33,9 +33,12 @@ from puna.convert.plan import (
 from puna.convert.registry import family_of, tower_of
 from puna.convert.towers.assumed import check_tower
 from puna.convert.vocabulary import vocabulary
-from puna.errors import ConversionError, GGUFError
+from puna.errors import ConversionError, GGUFError, ModelError
 from puna.gguf import FileType, GGMLType, GGUFWriter, ValueType, quantize
 from puna.machine import usable_threads
+from puna.model.adapters.peft import CONFIG as PEFT_CONFIG
+from puna.model.adapters.peft import WEIGHTS as PEFT_WEIGHTS
+from puna.model.adapters.peft import convert as convert_peft
 
 logger = logging.getLogger(__name__)
 
@@ -95,14 +98,26 @@ def convert_tower(
 
 
 def convert_adapters(
-    folder: Path, target: Callable[[str], Path], *, report: Report = lambda done, total: None
+    folder: Path,
+    target: Callable[[str], Path],
+    model: Path,
+    *,
+    report: Report = lambda done, total: None,
 ) -> dict[str, Path]:
     """Write the adapters published within the model of `folder`; `target` returns the path for a name.
 
-    Returns the paths by name; most models have no adapters. Raises like `convert`.
+    The model was converted to `model`. Returns the paths by name; most models have no adapters. Raises like
+    `convert`.
     """
     made: dict[str, Path] = {}
     with Checkpoint(folder) as checkpoint:
+        if saved := _saved_adapter(checkpoint):
+            task, settings, weights = saved
+            try:
+                convert_peft(settings, weights, model, target(task), task=task)
+            except ModelError as error:
+                raise ConversionError(str(error)) from error
+            made[task] = target(task)
         for name, draft in _adapters(checkpoint, target):
             made[name] = draft.writer.path
             _write(draft, checkpoint, report)
@@ -116,6 +131,7 @@ def check_convertible(folder: Path) -> None:
         _model(checkpoint, nowhere, None, "", ())
         _tower(checkpoint, nowhere, None, "")
         list(_adapters(checkpoint, lambda name: nowhere))
+        _saved_adapter(checkpoint)
 
 
 @dataclass(frozen=True)
@@ -152,11 +168,11 @@ def _model(
 
 def _tower(checkpoint: Checkpoint, target: Path, file_type: FileType | None, name: str) -> _Draft | None:
     family = tower_of(checkpoint.config)
-    if family is None or not isinstance(checkpoint.config.get(f"{family.sense}_config"), dict):
+    if family is None or not isinstance(checkpoint.config.get(family.tower_section), dict):
         return None
     kind = _checked_type(checkpoint, file_type)
     with _named(checkpoint.folder):
-        config = Config.of_tower(checkpoint, family.sense)
+        config = Config.of_tower(checkpoint, family.tower_section)
         planned = targets(checkpoint, config, family, _TYPES[kind])
         writer = _writer(target, family, "mmproj", name or checkpoint.folder.resolve().name, kind)
         keys = tower_metadata(config, family)
@@ -175,6 +191,24 @@ def _adapters(checkpoint: Checkpoint, target: Callable[[str], Path]) -> Iterator
             for key, value in plain_metadata(config, family).items():
                 writer.add(key, value)
         yield name, _Draft(writer, planned, config)
+
+
+def _saved_adapter(checkpoint: Checkpoint) -> tuple[str, Path, Path] | None:
+    """Return the task, settings and tensors of the adapter that PEFT saved beside the checkpoint, if any.
+
+    Raises ConversionError if one of its files is missing.
+    """
+    task = family_of(checkpoint).task
+    if not task or checkpoint.config.get("has_lora_adapter") is False:
+        return None
+    paths = [checkpoint.folder / name for name in (PEFT_CONFIG, PEFT_WEIGHTS)]
+    for path in paths:
+        if not path.is_file():
+            raise ConversionError(
+                f"{path.name} is missing: the model has an adapter for {task} unless config.json says "
+                "'has_lora_adapter': false"
+            )
+    return task, paths[0], paths[1]
 
 
 @contextlib.contextmanager

@@ -28,7 +28,7 @@ Assumption = Any | Callable[[Config], Any]
 PLAIN: Final = ("default", "none", "dynamic")
 SCALED: Final = (*PLAIN, "linear", "yarn")
 #: The start of a tensor's name within a layer.
-_LAYER: Final = re.compile(r"(?:v\.|v\.global\.|enc\.|dec\.)?blk\.\d+\.(?:\d+\.)?")
+_LAYER: Final = re.compile(r"(?:a\.|v\.|v\.global\.|enc\.|dec\.)?blk\.\d+\.(?:\d+\.)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +72,12 @@ class Family:
     dropped: tuple[str, ...] = ()  # prefixes of tensors left out of the file
     kept: tuple[str, ...] = ()  # prefixes of the only tensors kept, spelled as in `names`; empty: all
     sense: Literal["vision", "audio"] = "vision"  # of a tower
+    section: str = ""  # of config.json with a tower's settings, if not "vision_config" or "audio_config"
     only_with: Mapping[str, str] = field(default_factory=dict)  # tensors left out of files that lack another
     rename: Callable[[str, Config], str] = lambda name, config: name  # applied before a name is looked up
     when: Callable[[Config], bool] = lambda config: True  # selects among families with the same names
     adapters: Callable[[Config], Mapping[str, Family]] = lambda config: {}  # in the checkpoint, by name
+    task: str = ""  # name and task of the adapter that PEFT saved beside the checkpoint
     #: Defaults of transformers that differ from what the tables would use.
     defaults: Mapping[str, Any] = field(default_factory=dict)
     #: Required values of settings that no key carries; see `assumptions.py`.
@@ -84,6 +86,11 @@ class Family:
     check_others: Callable[[Config, Collection[str]], list[str]] = lambda config, ignore: []
     harmless: tuple[str, ...] = ()  # settings without effect, beside the usual ones; `*` matches anything
     ropes: tuple[str, ...] = SCALED  # rotation types that readers support
+
+    @property
+    def tower_section(self) -> str:
+        """The section of config.json with the settings of a tower."""
+        return self.section or f"{self.sense}_config"
 
     def change(self, target: str) -> Change | None:
         """Return the change to apply to the file's tensor `target`."""

@@ -10,7 +10,7 @@ from typing import Final, Protocol, TypeVar
 
 import msgspec
 
-from puna.batch import Input
+from puna.batch import ImagePart, Input
 from puna.chat.answers.family import Reading
 from puna.engine.batching import truncate
 from puna.engine.sequence import EmbeddingInput, Generation, Sequence, Sink, key_of, marked
@@ -82,7 +82,7 @@ def sequences_of(
 
     Raises `RequestError`, `ContextLengthError`, `UnavailableError`.
     """
-    uses = _adapters_of(request, loaded)
+    uses = _adapters_of(request, loaded, prompt)
     sequences: Items[Sequence]
     if isinstance(request, Embed):
         ranks = request.query is not None
@@ -104,13 +104,15 @@ def prompt_blocks(request: Generate, prompt: FittedPrompt, loaded: LoadedModel, 
     inputs = prompt.inputs or [Input(token) for token in checked(prompt.tokens, loaded.tokenizer)]
     if len(inputs) > context:
         return []
-    return block_digests(marked([key_of(item) for item in inputs], _adapters_of(request, loaded)))
+    return block_digests(marked([key_of(item) for item in inputs], _adapters_of(request, loaded, prompt)))
 
 
-def _adapters_of(request: Generate | Embed, loaded: LoadedModel) -> Uses:
+def _adapters_of(request: Generate | Embed, loaded: LoadedModel, prompt: FittedPrompt | None) -> Uses:
     """Return the adapters of `request`. Raises `RequestError` for an adapter the model does not have."""
     if loaded.adapters is not None:
-        return loaded.adapters.uses(request.lora)
+        inputs = (prompt and prompt.inputs) or []
+        hears = any(isinstance(item.payload, ImagePart) and item.payload.image.heard for item in inputs)
+        return loaded.adapters.uses(request.lora, hears=hears)
     if request.lora:
         raise RequestError("lora: the model has no adapters; load it with some, or leave the field out")
     return ()

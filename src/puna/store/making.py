@@ -129,7 +129,10 @@ class Maker:
                     made["mmproj.gguf"] = self._adopted(out)
             with tempfile.TemporaryDirectory(dir=self.blobs.scratch, prefix="tmp-") as scratch:
                 adapters = convert_adapters(
-                    folder, lambda name: Path(scratch) / f"{name}.gguf", report=report
+                    folder,
+                    lambda name: Path(scratch) / f"{name}.gguf",
+                    self.blobs.path(made["model.gguf"]),
+                    report=report,
                 )
                 return made, {path.name: self._adopted(path) for path in adapters.values()}
 

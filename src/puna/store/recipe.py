@@ -42,10 +42,10 @@ _PICKLED = frozenset({"pytorch_model*.bin", "consolidated*.pth"})
 _PATHS = ("./", "../", "/", "~", ".\\")
 
 #: Files beside the weights that say how to use them: settings, chat templates, vocabularies, the layers that
-#: sentence-transformers puts after a model, and the model's description.
+#: sentence-transformers puts after a model, an adapter that belongs to it, and the model's description.
 _BESIDE = (
     "README.md", "*.json", "*/*.json", "*.jinja", "tokenizer.model", "spiece.model", "rwkv_vocab*.txt",
-    "*_Dense*/model.safetensors",
+    "*_Dense*/model.safetensors", "adapter_model.safetensors",
 )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 import numpy as np
 
 from puna.audio.mel import Features
-from puna.audio.options import AudioOptions
+from puna.audio.options import PlacedAudioOptions
 from puna.audio.recording import Recording
 from puna.audio.tower import AudioTower, AudioWindow
 from puna.audio.whisper import ROWS_ALIVE
@@ -49,7 +49,7 @@ def _reduced(size: int) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Qwen3AudioOptions(AudioOptions):
+class Qwen3AudioOptions(PlacedAudioOptions):
     channels: int  # of the convolutions
 
     @property

@@ -88,6 +88,10 @@ GRANITE: Final = Family(
     hf=("GraniteForCausalLM",), architecture="granite", keys={**KEYS, **SCALES},
     extra=llama3_factors, pre="refact", ropes=ROPES, defaults=SCALE_DEFAULTS,
 )  # fmt: skip
+GRANITE_SPEECH: Final = replace(
+    GRANITE, hf=("GraniteSpeechForConditionalGeneration",), dropped=("encoder.", "model.encoder."),
+    task="audio", when=lambda config: config.get("model_type") == "granite",
+)  # fmt: skip
 SMOLLM3: Final = Family(
     hf=("SmolLM3ForCausalLM",), architecture="smollm3", keys=KEYS, extra=llama3_factors, pre="llama-bpe",
     tied=True, ropes=ROPES, defaults={"no_rope_layer_interval": 4, "rope_theta": 2e6, **NO_BIASES},
@@ -170,7 +174,19 @@ APERTUS: Final = Family(
         },
     },
 )  # fmt: skip
-_LLAMAS: Final = (LLAMA, LLAMA_BODY, MISTRAL, MIXTRAL, GRANITE, SMOLLM3, SEED_OSS, EXAONE4, ARCEE, APERTUS)
+_LLAMAS: Final = (
+    LLAMA,
+    LLAMA_BODY,
+    MISTRAL,
+    MIXTRAL,
+    GRANITE,
+    GRANITE_SPEECH,
+    SMOLLM3,
+    SEED_OSS,
+    EXAONE4,
+    ARCEE,
+    APERTUS,
+)
 
 
 def _rotated_dims(config: Config) -> int:

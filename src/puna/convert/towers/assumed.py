@@ -45,6 +45,11 @@ _ASSUMED: Final[Mapping[str, Mapping[str, tuple[Any, ...]]]] = {
         "vision_config.rope_parameters.rope_theta": (100,),
     },
     "glm4v": {**_SILU, **_FRAMES},
+    "granite_speech": {
+        "projector_config.model_type": ("blip_2_qformer",), "projector_config.hidden_act": ("gelu",),
+        "projector_config.layer_norm_eps": (1e-12,), "projector_config.cross_attention_frequency": (1,),
+        "projector_config.use_qformer_text_input": (False,),
+    },
     "idefics3": _SIGLIP,
     "internvl": {"vision_config.hidden_act": ("gelu",), **_PROJECTED, **_LAST_LAYER},
     "lfm2": {**_SIGLIP, **_PROJECTED, **_LAST_LAYER},

@@ -1,16 +1,16 @@
-"""The audio towers of Voxtral, Qwen2-Audio and Qwen3-ASR, named as in llama.cpp."""
+"""The audio towers of Voxtral, Qwen2-Audio, Qwen3-ASR and Granite Speech, named as in llama.cpp."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from puna.convert.checkpoint import Values
 from puna.convert.config import Config
-from puna.convert.family import Change, Family, Place
+from puna.convert.family import Change, Family, Place, Split
 from puna.errors import ConversionError
 
 _LAYER: Final = {
@@ -85,4 +85,96 @@ QWEN3_ASR: Final = Family(
     changes={f"a.conv2d.{number}.bias": _column(2) for number in (1, 2, 3)},
     extra=_positions,
 )  # fmt: skip
-FAMILIES: Final = (VOXTRAL, QWEN2_AUDIO, QWEN3_ASR)
+
+#: The epsilon of PyTorch's batch norm.
+_BATCH_EPS: Final = 1e-5
+
+
+def _batch_norms(config: Config) -> Mapping[str, Values]:
+    """Return the batch norm of each layer as a scale and an offset: [channels]."""
+    found = {}
+    for layer in range(config.bounded_count("num_layers")):
+        weight, bias, mean, variance = (
+            config.tensor(f"encoder.layers.{layer}.conv.batch_norm.{name}")
+            for name in ("weight", "bias", "running_mean", "running_var")
+        )
+        scale = weight / np.sqrt(variance + np.float32(_BATCH_EPS))
+        found |= {
+            f"a.blk.{layer}.conv_norm.weight": scale, f"a.blk.{layer}.conv_norm.bias": bias - mean * scale,
+        }  # fmt: skip
+    return found
+
+
+def _key_and_value(values: Values, config: Config) -> Sequence[Values]:
+    middle = len(values) // 2
+    return values[:middle], values[middle:]
+
+
+def _squeezed(axis: int) -> Change:
+    """Return the change of a kernel [out, in, places] that leaves out an axis of one value."""
+
+    def change(values: Values, config: Config) -> Values:
+        return values.squeeze(axis)
+
+    return change
+
+
+_CONFORMER: Final = {
+    **{
+        f"ff{number}.{theirs}": f"{ours}{ending}"
+        for number, ending in ((1, ""), (2, "_1"))
+        for theirs, ours in (("pre_norm", "ffn_norm"), ("up_proj", "ffn_up"), ("down_proj", "ffn_down"))
+    },
+    "attn.pre_norm": "ln1", "attn.to_q": "attn_q", "attn.to_out": "attn_out",
+    "attn.rel_pos_emb.weight": "attn_rel_pos_emb", "conv.norm": "norm_conv", "conv.up_conv": "conv_pw1",
+    "conv.depth_conv.conv": "conv_dw", "conv.down_conv": "conv_pw2", "post_norm": "ln2",
+}  # fmt: skip
+_Q_FORMER: Final = {
+    **{
+        f"{theirs}.{name}": f"{ours}_{short}"
+        for theirs, ours in (("attention", "self_attn"), ("crossattention", "cross_attn"))
+        for name, short in (
+            ("attention.query", "q"), ("attention.key", "k"), ("attention.value", "v"),
+            ("output.dense", "out"), ("output.LayerNorm", "norm"),
+        )
+    },
+    "intermediate_query.dense": "ffn_up", "output_query.dense": "ffn_down",
+    "output_query.LayerNorm": "ffn_norm",
+}  # fmt: skip
+GRANITE_SPEECH: Final = Family(
+    hf=("GraniteSpeechForConditionalGeneration",), architecture="clip", sense="audio",
+    section="encoder_config", kept=("encoder.", "projector."),
+    keys={
+        "projector_type": lambda config: "granite_speech",
+        "audio.embedding_length": "hidden_dim",
+        "audio.feed_forward_length": lambda config: (
+            config.count("hidden_dim") * config.count("feedforward_mult")
+        ),
+        "audio.block_count": "num_layers", "audio.attention.head_count": "num_heads",
+        "audio.num_mel_bins": "input_dim", "audio.chunk_size": "context_size",
+        "audio.conv_kernel_size": "conv_kernel_size", "audio.max_pos_emb": "max_pos_emb",
+        "audio.projector.window_size": lambda config: config.whole.get("window_size"),
+        "audio.projector.downsample_rate": lambda config: config.whole.get("downsample_rate"),
+        "audio.projector.head_count": lambda config: (
+            (config.whole.get("projector_config") or {}).get("num_attention_heads")
+        ),
+    },
+    names={
+        "encoder.input_linear": "a.input_projection", "encoder.out": "a.enc_ctc_out",
+        "encoder.out_mid": "a.enc_ctc_out_mid",
+        **{f"encoder.layers.{{}}.{theirs}": f"a.blk.{{}}.{ours}" for theirs, ours in _CONFORMER.items()},
+        "encoder.layers.{}.attn.to_kv": Split(("a.blk.{}.attn_k", "a.blk.{}.attn_v"), _key_and_value),
+        "encoder.layers.{}.conv.batch_norm": None,  # see `_batch_norms`
+        "projector.query": "a.proj_query", "projector.qformer.layernorm": "a.proj_norm",
+        "projector.linear": "a.proj_linear",
+        **{
+            f"projector.qformer.encoder.layer.{{}}.{theirs}": f"a.proj_blk.{{}}.{ours}"
+            for theirs, ours in _Q_FORMER.items()
+        },
+    },
+    changes={
+        "conv_pw1.weight": _squeezed(2), "conv_pw2.weight": _squeezed(2), "conv_dw.weight": _squeezed(1),
+    },
+    extra=_batch_norms,
+)  # fmt: skip
+FAMILIES: Final = (VOXTRAL, QWEN2_AUDIO, QWEN3_ASR, GRANITE_SPEECH)

@@ -11,7 +11,7 @@ import numpy as np
 
 from puna.errors import ModelError, RequestError, UnsupportedModelError, shown
 from puna.gguf import GGUFFile, open_gguf
-from puna.model.adapters.pairs import TABLE, Pair, Pairs, read_gguf_adapter
+from puna.model.adapters.pairs import TABLE, Pair, Pairs, is_for_recordings, read_gguf_adapter
 from puna.model.adapters.peft import CONFIG, WEIGHTS, read_peft_adapter
 from puna.model.base import TextModel
 from puna.model.encoder import Encoder
@@ -48,6 +48,7 @@ class Adapters:
         self.names: list[str] = []
         self.recordable = True  # whether decode steps with adapters compute the same whatever their rows use
         self._scales: list[float] = []
+        self._heard_scales: list[float] = []  # in prompts with recordings
         self._digests: list[str] = []
 
     def add(self, file: AdapterFile, pairs: Pairs) -> None:
@@ -78,15 +79,18 @@ class Adapters:
         self.names.append(name)
         self.rows.count = len(self.names)
         self._scales.append(file.scale)
+        self._heard_scales.append(file.scale or float(is_for_recordings(Path(file.path))))
         self._digests.append(digest.hexdigest())
 
-    def uses(self, wanted: Sequence[AdapterScale] | None) -> Uses:
+    def uses(self, wanted: Sequence[AdapterScale] | None, *, hears: bool = False) -> Uses:
         """Return the adapters that `wanted` asks for; None means the scales the model was loaded with.
 
-        As in llama.cpp, adapters not listed have no effect. Raises `RequestError`.
+        An adapter for recordings is then used if the prompt `hears` one. As in llama.cpp, adapters not listed
+        have no effect. Raises `RequestError`.
         """
         if wanted is None:
-            return tuple((i, scale) for i, scale in enumerate(self._scales) if scale)
+            scales = self._heard_scales if hears else self._scales
+            return tuple((i, scale) for i, scale in enumerate(scales) if scale)
         found: dict[int, float] = {}
         for one in wanted:
             number = self._number(one)

@@ -18,6 +18,9 @@ from puna.model.memory import is_of_images
 
 #: Suffixes of an adapter's tensor names.
 A, B = ".lora_a", ".lora_b"
+#: Key of an adapter's task. One for `AUDIO` is used with recordings, unless a request says otherwise.
+TASK = "adapter.lora.task_name"
+AUDIO = "audio"
 #: Table of tokens, whose `a` is stored transposed, one row per token.
 TABLE = "token_embd.weight"
 #: Limit of values in one adapter, beyond any real one.
@@ -68,6 +71,14 @@ def read_gguf_adapter(path: Path, architecture: str) -> Pairs:
     if (rows := halves.get(TABLE + A)) is not None:
         halves[TABLE + A] = np.ascontiguousarray(rows.T)
     return paired(path, halves, lambda _, rank: float(alpha) / rank if alpha else 1.0)
+
+
+def is_for_recordings(path: Path) -> bool:
+    """Whether the file at `path` is an adapter for prompts with recordings. Raises `GGUFError`."""
+    if path.suffix == ".safetensors" or not path.is_file():
+        return False
+    with open_gguf(path) as file:
+        return file.metadata.get(TASK) == AUDIO
 
 
 def leaves_out(path: Path, name: str) -> bool:

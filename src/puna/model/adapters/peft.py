@@ -20,7 +20,18 @@ from puna.architectures import ARCHITECTURES, UNKNOWN
 from puna.errors import ModelError, UnsupportedModelError, shown
 from puna.gguf import GGUFFile, GGUFWriter, open_gguf
 from puna.gguf.metadata import per_layer, required, scalar
-from puna.model.adapters.pairs import MAX_VALUES, A, B, Pair, Pairs, check_room, leaves_out, paired, spread
+from puna.model.adapters.pairs import (
+    MAX_VALUES,
+    TASK,
+    A,
+    B,
+    Pair,
+    Pairs,
+    check_room,
+    leaves_out,
+    paired,
+    spread,
+)
 from puna.model.published import (
     CROSS_LINEARS,
     EXPERT_LINEARS,
@@ -197,10 +208,11 @@ _LONGEST_NAME: Final = 1000
 _DTYPES = {"F32": "<f4", "F16": "<f2", "F64": "<f8"}
 
 
-def convert(config: Path, weights: Path, model: Path, target: Path) -> None:
+def convert(config: Path, weights: Path, model: Path, target: Path, *, task: str = "") -> None:
     """Convert PEFT's files `config` and `weights`, for `model`, to a GGUF adapter at `target`.
 
-    Raises the errors of `read_peft_adapter`, `GGUFError` and `OSError`.
+    `task` is what it is for; see `pairs.TASK`. Raises the errors of `read_peft_adapter`, `GGUFError` and
+    `OSError`.
     """
     with open_gguf(model) as file:
         pairs, architecture = read_peft_adapter(config, weights, file), file.architecture
@@ -208,6 +220,8 @@ def convert(config: Path, weights: Path, model: Path, target: Path) -> None:
     writer.add("general.type", "adapter")
     writer.add("adapter.type", "lora")
     writer.add("adapter.lora.alpha", 0.0)  # folded into the matrices
+    if task:
+        writer.add(TASK, task)
     for tensor, pair in pairs.items():
         writer.add_tensor(tensor + A, pair.a)
         writer.add_tensor(tensor + B, pair.b)

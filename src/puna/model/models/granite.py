@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from puna.batch import BatchArrays
 from puna.gguf.metadata import scalar
 from puna.model.decoder import Decoder
 from puna.model.options import LayerOptions, TextOptions
@@ -17,6 +18,7 @@ from puna.nn.experts import MixtureOfExperts, SharedAndRouted, dense_or_shared
 from puna.nn.feed_forward import FeedForward
 from puna.nn.module import blocks, part
 from puna.nn.transformer_layer import PreNormLayer
+from puna.ops import Array
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
@@ -34,6 +36,13 @@ class Granite(Decoder):
     @classmethod
     def read_options(cls, file: GGUFFile) -> TextOptions:
         return with_scales(file, TextOptions.read(file))
+
+    def embed(self, batch: BatchArrays) -> list[Array]:
+        """Return the first layer's inputs: tokens and rows of recordings are scaled alike."""
+        hidden = self.token_embedding(batch.tokens)
+        if batch.payloads:
+            hidden = self.with_images(hidden, batch)
+        return [hidden * self.options.embedding_scale]
 
 
 def with_scales(file: GGUFFile, options: TextOptions) -> TextOptions:
