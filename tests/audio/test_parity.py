@@ -15,6 +15,7 @@ from puna.model.load import load_model
 from tests.audio.hearing import Pair, is_heard, sound
 from tests.engine.runs import Run, Watched
 from tests.model.models.parity import check_close, original
+from tests.tiny.audio.gemma4 import TinyGemma4Audio
 from tests.tiny.audio.granite_speech import TinyGraniteSpeech
 from tests.tiny.audio.models import HEARING_MODELS
 from tests.tiny.audio.qwen2_audio import TinyQwen2Audio
@@ -124,6 +125,9 @@ VARIANTS: dict[str, Callable[[], Any]] = {
         tied=False,
     ),
     "granite-speech, one layer": lambda: TinyGraniteSpeech(TinyLlama(), layers=1, kernel=1, window=5, rate=5),
+    "gemma4, large, three heads, more taps, no bounds": lambda: TinyGemma4Audio(
+        TinyLlama(), large=True, heads=3, layers=3, bands=24, channels=5, output=36, taps=7, bounded=False
+    ),
     "voxtral, three heads, six states a row": lambda: TinyVoxtral(
         TinyLlama(heads=2, kv_heads=1), heads=3, layers=3, positions=120, joined=6, bands=128
     ),
@@ -142,6 +146,16 @@ def test_unusual_settings_agree(name: str, tmp_path: Path) -> None:
     pair, heard = pair_of(VARIANTS[name](), tmp_path), sound(5, 1.7)
     run = pair.run()
     check_answer(pair, run, 0, pair.inputs(run, "hello [img-0] world", heard), heard)
+
+
+@pytest.mark.slow
+def test_a_recording_that_a_processor_would_cut_is_read_in_parts(tmp_path: Path) -> None:
+    pair, heard = pair_of(TinyGemma4Audio(TinyLlama(), layers=1), tmp_path), sound(7, 31.0)
+    inputs = pair.inputs(pair.run(context=1024), "[img-0]", heard)
+    assert len({id(item.payload.image) for item in inputs if is_heard(item)}) == 2
+    found, expected = pair.encoded(inputs, slice_rows=400), pair.embedded(heard)
+    assert found.shape == expected.shape
+    assert (found - expected).abs().max() < 2e-4 * expected.abs().max()
 
 
 @pytest.mark.slow

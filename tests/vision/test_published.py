@@ -16,7 +16,7 @@ import pytest
 
 from puna.convert import convert, convert_tower
 from puna.convert.config import Config
-from puna.convert.registry import tower_of
+from puna.convert.registry import towers_of
 from puna.errors import ConversionError, ModelError, UnsupportedModelError
 from puna.model.load import load_model
 from tests.model.models.parity import original
@@ -628,8 +628,7 @@ def test_first_checkpoints_of_deepseek_ocr_2_have_the_sizes_of_their_code() -> N
         "architectures": ["DeepseekOCR2ForCausalLM"], "hidden_size": 1280,
         "vision_config": {"image_size": 1024, "width": width},
     }  # fmt: skip
-    family, config = tower_of(whole), Config(whole)
-    assert family is not None
+    (family,), config = towers_of(whole), Config(whole)
     config.raw = whole["vision_config"]
     expected = {
         "vision.embedding_length": 896, "vision.block_count": 24, "vision.attention.head_count": 14,

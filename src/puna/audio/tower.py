@@ -9,9 +9,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from puna.audio.mel import HOP, Features
+from puna.audio.mel import HOP
 from puna.audio.options import AudioOptions
 from puna.audio.recording import Recording
 from puna.batch import Image, Input
@@ -31,14 +31,14 @@ _SAMPLE_BYTES: Final = 2
 class AudioWindow:
     """The frames of a recording from `begin` on that are read at once, as `rows` for the text model."""
 
-    features: Features
+    features: Any  # in the form the tower reads, with windows of `length` frames of 10 ms
     begin: int
     rows: int
 
     @property
     def nbytes(self) -> int:
         """The bytes of its samples."""
-        return self.features.length * HOP * _SAMPLE_BYTES
+        return int(self.features.length) * HOP * _SAMPLE_BYTES
 
 
 class AudioTower(Module):

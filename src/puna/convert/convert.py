@@ -30,7 +30,7 @@ from puna.convert.plan import (
     check_output,
     targets,
 )
-from puna.convert.registry import family_of, tower_of
+from puna.convert.registry import family_of, towers_of
 from puna.convert.towers.assumed import check_tower
 from puna.convert.vocabulary import vocabulary
 from puna.errors import ConversionError, GGUFError, ModelError
@@ -85,7 +85,7 @@ def convert_tower(
     name: str = "",
     report: Report = lambda done, total: None,
 ) -> bool:
-    """Write the vision or audio tower of the model in `folder` to `target`, like llama.cpp's `mmproj` files.
+    """Write the vision and audio towers of the model in `folder` to `target`, as llama.cpp's `mmproj` files.
 
     Returns whether the model has a tower that can be converted. Raises like `convert`.
     """
@@ -136,11 +136,13 @@ def check_convertible(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class _Draft:
-    """A file ready to be written, its keys in the writer; `unknown` are the settings no table knows."""
+    """A file ready to be written, its keys in the writer, and its tensors with the settings they follow.
+
+    `unknown` are the settings no table knows.
+    """
 
     writer: GGUFWriter
-    planned: list[Target]
-    config: Config
+    parts: Sequence[tuple[Config, list[Target]]]
     unknown: Sequence[str] = ()
 
 
@@ -163,23 +165,24 @@ def _model(
         writer = _writer(target, family, "model", name or checkpoint.folder.resolve().name, kind)
         for key, value in keys.items():
             writer.add(key, value, ValueType.INT32 if value == [] else _KINDS.get(key))
-    return _Draft(writer, planned, config, unknown)
+    return _Draft(writer, [(config, planned)], unknown)
 
 
 def _tower(checkpoint: Checkpoint, target: Path, file_type: FileType | None, name: str) -> _Draft | None:
-    family = tower_of(checkpoint.config)
-    if family is None or not isinstance(checkpoint.config.get(family.tower_section), dict):
+    families = towers_of(checkpoint.config)
+    if not families:
         return None
-    kind = _checked_type(checkpoint, file_type)
+    kind, parts = _checked_type(checkpoint, file_type), []
     with _named(checkpoint.folder):
-        config = Config.of_tower(checkpoint, family.tower_section)
-        planned = targets(checkpoint, config, family, _TYPES[kind])
-        writer = _writer(target, family, "mmproj", name or checkpoint.folder.resolve().name, kind)
-        keys = tower_metadata(config, family)
-        check_tower(config, keys)
-        for key, value in keys.items():
-            writer.add(key, value)
-    return _Draft(writer, planned, config)
+        writer = _writer(target, families[0], "mmproj", name or checkpoint.folder.resolve().name, kind)
+        for family in families:
+            config = Config.of_tower(checkpoint, family.tower_section)
+            parts.append((config, targets(checkpoint, config, family, _TYPES[kind])))
+            keys = tower_metadata(config, family)
+            check_tower(config, keys)
+            for key, value in keys.items():
+                writer.add(key, value)
+    return _Draft(writer, parts)
 
 
 def _adapters(checkpoint: Checkpoint, target: Callable[[str], Path]) -> Iterator[tuple[str, _Draft]]:
@@ -190,7 +193,7 @@ def _adapters(checkpoint: Checkpoint, target: Callable[[str], Path]) -> Iterator
             writer = _writer(target(name), family, "adapter", name)
             for key, value in plain_metadata(config, family).items():
                 writer.add(key, value)
-        yield name, _Draft(writer, planned, config)
+        yield name, _Draft(writer, [(config, planned)])
 
 
 def _saved_adapter(checkpoint: Checkpoint) -> tuple[str, Path, Path] | None:
@@ -247,22 +250,23 @@ def _as_published(checkpoint: Checkpoint) -> FileType:
 
 
 def _write(draft: _Draft, checkpoint: Checkpoint, report: Report) -> None:
-    writer, planned, config = draft.writer, draft.planned, draft.config
+    writer, planned = draft.writer, [target for _, part in draft.parts for target in part]
     total = sum(tensor.end - tensor.begin for tensor in checkpoint.tensors.values())
     whole = sum(target.type.nbytes(int(np.prod(target.shape))) for target in planned)
     done = 0
     threads = usable_threads(os.cpu_count() or 1)
     with ThreadPoolExecutor(threads, "convert") as pool:
 
-        def stream(target: Target) -> Iterator[NDArray[np.uint8]]:
+        def stream(target: Target, config: Config) -> Iterator[NDArray[np.uint8]]:
             nonlocal done
             for piece in _encoded(target, checkpoint, config, pool, threads):
                 yield piece
                 done += piece.nbytes
                 report(total * done // max(whole, 1), total)
 
-        for target in planned:
-            writer.add_stream(target.name, target.shape, target.type, partial(stream, target))
+        for config, part in draft.parts:
+            for target in part:
+                writer.add_stream(target.name, target.shape, target.type, partial(stream, target, config))
         writer.write()
 
 

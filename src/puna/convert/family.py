@@ -24,6 +24,9 @@ Parting = Callable[[Values, Config], Sequence[Values]]
 Key = str | tuple[str, ...] | Callable[[Config], Any]
 #: The only value a setting may have, a tuple of such values, or a function that computes it.
 Assumption = Any | Callable[[Config], Any]
+#: What a tower is for.
+Sense = Literal["vision", "audio"]
+SENSES: Final[tuple[Sense, ...]] = ("vision", "audio")
 #: Rotation types. A dynamic one is plain up to the training context, which is all that GGUF files claim.
 PLAIN: Final = ("default", "none", "dynamic")
 SCALED: Final = (*PLAIN, "linear", "yarn")
@@ -71,7 +74,7 @@ class Family:
     prefix: str = ""  # prepended to names that lack it
     dropped: tuple[str, ...] = ()  # prefixes of tensors left out of the file
     kept: tuple[str, ...] = ()  # prefixes of the only tensors kept, spelled as in `names`; empty: all
-    sense: Literal["vision", "audio"] = "vision"  # of a tower
+    sense: Sense = "vision"  # of a tower
     section: str = ""  # of config.json with a tower's settings, if not "vision_config" or "audio_config"
     only_with: Mapping[str, str] = field(default_factory=dict)  # tensors left out of files that lack another
     rename: Callable[[str, Config], str] = lambda name, config: name  # applied before a name is looked up

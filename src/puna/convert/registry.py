@@ -11,7 +11,7 @@ from typing import Any, Final
 from puna.architectures import ARCHITECTURES
 from puna.convert.checkpoint import Checkpoint
 from puna.convert.config import Config
-from puna.convert.family import Family
+from puna.convert.family import SENSES, Family
 from puna.errors import ConversionError, shown
 
 _TEXTS: Final = tuple(
@@ -60,9 +60,11 @@ def family_of(checkpoint: Checkpoint) -> Family:
     )
 
 
-def tower_of(config: Mapping[str, Any]) -> Family | None:
-    """Return the family of this model's tower, or None. Raises ConversionError."""
-    return _matching(_families(_TOWERS).get(_architecture(config), ()), Config(config))
+def towers_of(config: Mapping[str, Any]) -> list[Family]:
+    """Return the families of this model's towers, at most one for each sense. Raises ConversionError."""
+    known = _families(_TOWERS).get(_architecture(config), ())
+    by_sense = (_matching((f for f in known if f.sense == sense), Config(config)) for sense in SENSES)
+    return [each for each in by_sense if each and isinstance(config.get(each.tower_section), dict)]
 
 
 def _architecture(config: Mapping[str, Any]) -> str:

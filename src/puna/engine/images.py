@@ -233,14 +233,15 @@ class Encoding:
             # Each image with the file that it is of, if that is known.
             images: dict[int, tuple[Image, Image | WindowedRecording | None]]
             images = {id(each.image): (each.image, None) for each, _ in ranges}
-            images |= {id(image): (image, file) for file in self._known.values() for image in _images_of(file)}
+            for file in self._known.values():
+                images |= {id(image): (image, file) for image in _images_of(file)}
             size = sum(_size(image) for image, _ in images.values())
-            for key, (image, file) in images.items():
+            for key, (image, of) in images.items():
                 if size <= self._kept_bytes:
                     return
                 if key in needed:
                     continue
-                if isinstance(file, WindowedRecording):
+                if isinstance(of, WindowedRecording):
                     # The samples of a recording are shared by its windows, and small beside their states.
                     size -= _states_size(image)
                 else:

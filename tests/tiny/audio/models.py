@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tests.tiny.audio.gemma4 import TinyGemma4Audio
 from tests.tiny.audio.granite_speech import TinyGraniteSpeech
 from tests.tiny.audio.qwen2_audio import TinyQwen2Audio
 from tests.tiny.audio.qwen3_asr import TinyQwen3Asr
@@ -13,6 +14,7 @@ from tests.tiny.llama import TinyLlama
 
 #: Configs of tiny models that hear, by name.
 HEARING_MODELS: dict[str, Callable[[], Any]] = {
+    "gemma4": lambda: TinyGemma4Audio(TinyLlama()),
     "granite-speech": lambda: TinyGraniteSpeech(TinyLlama()),
     "qwen2-audio": lambda: TinyQwen2Audio(TinyLlama(rope_base=1e6)),
     "qwen3-asr": lambda: TinyQwen3Asr(TinyLlama(rope_base=1e6)),

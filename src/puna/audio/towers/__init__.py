@@ -9,7 +9,7 @@ Each follows its model's reference. Where llama.cpp (L) shows a model something 
   completed with silence (not L).
 - Granite Speech: logits are divided by their scale, as in L and in transformers before version 5.
 
-Three deviations from the reference: the words `Audio 1:` before a recording for Qwen2-Audio are not written
-(as in L); one of more than 30 seconds for it is read in several windows (as in L) and not cut; one of more
-than two minutes for Granite Speech is read in parts, across which its convolutions do not see.
+Deviations from the reference: the words `Audio 1:` before a recording for Qwen2-Audio are not written (as in
+L); one of more than 30 seconds for it or Gemma 4 is read in several windows (as in L) and not cut; one of
+more than two minutes for Granite Speech is read in parts, across which its convolutions do not see.
 """

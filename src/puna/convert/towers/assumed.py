@@ -40,6 +40,13 @@ _ASSUMED: Final[Mapping[str, Mapping[str, tuple[Any, ...]]]] = {
         "vision_config.temporal_patch_size": (1,), "vision_config.is_causal": (False,),
     },
     "gemma3": _SIGLIP,
+    "gemma4a": {
+        "audio_config.hidden_act": ("silu",), "audio_config.residual_weight": (0.5,),
+        "audio_config.attention_chunk_size": (12,), "audio_config.attention_context_left": (13,),
+        "audio_config.attention_context_right": (0,), "audio_config.attention_logit_cap": (50.0,),
+        "audio_config.attention_invalid_logits_value": (-1e9,), "audio_config.rms_norm_eps": (1e-6,),
+        "audio_config.gradient_clipping": (1e10,),
+    },
     "gemma4v": {
         "vision_config.hidden_activation": ("gelu_pytorch_tanh",),
         "vision_config.rope_parameters.rope_theta": (100,),
@@ -83,7 +90,8 @@ _IMAGE_SETTINGS: Final[Mapping[str, Mapping[str, tuple[Any, ...]]]] = {
 
 def check_tower(config: Config, keys: Mapping[str, Any]) -> None:
     """Raise ConversionError for a setting that `keys` lack and that differs from what readers assume."""
-    kind = keys.get("vision.projector_type", keys.get("projector_type", ""))
+    named = ("vision.projector_type", "audio.projector_type", "projector_type")
+    kind = next((keys[key] for key in named if key in keys), "")
     for name, allowed in {**_OF_ALL, **_ASSUMED.get(kind, {})}.items():
         value: Any = config.whole
         for part in name.split("."):

@@ -1,13 +1,17 @@
-"""The vision towers of Gemma 3n (a MobileNet V5) and of Gemma 4, whose linear layers clamp their values."""
+"""The towers of Gemma 4, whose linear layers clamp their values, and the vision tower of Gemma 3n."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
 
 from puna.convert.checkpoint import Values
 from puna.convert.config import Config
 from puna.convert.family import Change, Family, Place
 from puna.convert.towers.clip import kept, square
+from puna.errors import ConversionError, shown
 
 _LINEARS: Final = {
     **{f"self_attn.{part}_proj": f"attn_{part}" for part in "qkv"}, "self_attn.o_proj": "attn_out",
@@ -64,6 +68,96 @@ GEMMA4: Final = Family(
     names=_NAMES, changes=_CHANGES,
 )  # fmt: skip
 
+#: The two norms of the convolution have each other's names in files.
+_HEARD: Final = {
+    **{f"self_attn.{part}_proj": f"attn_{part}" for part in "qkv"}, "self_attn.post": "attn_out",
+    "self_attn.relative_k_proj": "attn_k_rel", "norm_pre_attn": "attn_pre_norm",
+    "norm_post_attn": "attn_post_norm", "norm_out": "ln2",
+    "lconv1d.pre_layer_norm": "conv_norm", "lconv1d.linear_start": "conv_pw1",
+    "lconv1d.depthwise_conv1d": "conv_dw", "lconv1d.conv_norm": "norm_conv",
+    "lconv1d.linear_end": "conv_pw2",
+    **{
+        f"feed_forward{number}.{theirs}": f"{ours}{after}"
+        for number, after in ((1, ""), (2, "_1"))
+        for theirs, ours in {
+            "pre_layer_norm": "ffn_norm", "ffw_layer_1": "ffn_up", "ffw_layer_2": "ffn_down",
+            "post_layer_norm": "ffn_post_norm",
+        }.items()
+    },
+}  # fmt: skip
+_HEARD_LINEARS: Final = (
+    "attn_q", "attn_k", "attn_v", "attn_out", "conv_pw1", "conv_pw2", "ffn_up", "ffn_down", "ffn_up_1",
+    "ffn_down_1",
+)  # fmt: skip
+#: How features are extracted; no key carries it.
+_EXTRACTED: Final[Mapping[str, Any]] = {
+    "sampling_rate": 16000, "frame_length": 320, "frame_length_ms": 20.0, "hop_length": 160,
+    "hop_length_ms": 10.0, "fft_length": 512, "fft_overdrive": False, "min_frequency": 0.0,
+    "max_frequency": 8000.0, "preemphasis": 0.0, "dither": 0.0, "input_scale_factor": 1.0,
+    "mel_floor": 1e-3, "padding_value": 0.0,
+}  # fmt: skip
+_BANDS: Final = 128
+
+
+def _bands(config: Config) -> int:
+    """Return the bands of the spectrogram. Raises ConversionError for features that no file describes."""
+    extractor = config.image_setting("feature_extractor", {})
+    given: Mapping[str, Any] = extractor if isinstance(extractor, dict) else {}
+    allowed = {**_EXTRACTED, "per_bin_mean": None, "per_bin_stddev": None}
+    for name, right in allowed.items():
+        if (value := given.get(name)) is not None and value != right:
+            raise ConversionError(
+                f"processor_config.json: 'feature_extractor.{name}' is {shown(value)}, and a tower of type "
+                f"gemma4a can only have {shown(right)} in a file"
+            )
+    bands = given.get("feature_size", _BANDS)
+    if type(bands) is not int or bands < 1:
+        raise ConversionError(
+            f"processor_config.json: 'feature_extractor.feature_size' is {shown(bands)}, not a number of at "
+            "least 1"
+        )
+    return bands
+
+
+def _softplus(values: Values, config: Config) -> Values:
+    return np.logaddexp(values.astype(np.float32), np.float32(0))
+
+
+def _taps(values: Values, config: Config) -> Values:
+    return values.reshape(len(values), -1)
+
+
+GEMMA4_AUDIO: Final = Family(
+    hf=("Gemma4ForConditionalGeneration",), architecture="clip", sense="audio",
+    kept=("audio_tower.", "embed_audio."),
+    keys={
+        "audio.projector_type": lambda config: "gemma4a",
+        "audio.feed_forward_length": lambda config: 4 * config.count("hidden_size"),
+        "audio.num_mel_bins": _bands,
+    },
+    names={
+        **{f"audio_tower.layers.{{}}.{theirs}": f"a.blk.{{}}.{ours}" for theirs, ours in _HEARD.items()},
+        **{
+            f"audio_tower.layers.{{}}.{theirs}.linear": f"a.blk.{{}}.{ours}"
+            for theirs, ours in _HEARD.items()
+            if ours in _HEARD_LINEARS
+        },
+        "audio_tower.layers.{}.self_attn.per_dim_scale": "a.blk.{}.per_dim_scale.weight",
+        **{
+            f"audio_tower.subsample_conv_projection.layer{i}.{theirs}": f"a.conv1d.{i}{ours}"
+            for i in range(2)
+            for theirs, ours in {"conv": "", "norm": ".norm"}.items()
+        },
+        "audio_tower.subsample_conv_projection.input_proj_linear": "a.input_projection",
+        "audio_tower.output_proj": "a.pre_encode.out",
+        "embed_audio.embedding_projection": "mm.a.input_projection",
+    },
+    changes={
+        **{f"{name}.{bound}": _vector for name in _HEARD_LINEARS for bound in _BOUNDS},
+        "conv_dw.weight": _taps, "per_dim_scale.weight": _softplus,
+    },
+)  # fmt: skip
+
 _BLOCK: Final = (
     "conv_exp", "bn1", "conv_pwl", "bn2", "dw_start.conv", "dw_start.bn", "pw_exp.conv", "pw_exp.bn",
     "dw_mid.conv", "dw_mid.bn", "pw_proj.conv", "pw_proj.bn", "layer_scale.gamma", "norm", "attn.query.proj",
@@ -114,4 +208,4 @@ GEMMA3N: Final = Family(
     },
     changes={"v.conv_stem.conv.bias": _by_channel, "layer_scale.gamma": _by_channel},
 )  # fmt: skip
-FAMILIES: Final = (GEMMA3N, GEMMA4)
+FAMILIES: Final = (GEMMA3N, GEMMA4, GEMMA4_AUDIO)

@@ -92,10 +92,10 @@ class PatchKeys:
         self._ops.store_rows(self._keys, cells, keys)
         self._ops.store_rows(self._values, cells, values)
 
-    def attend(self, queries: Array, begin: int, groups: Groups, scale: float) -> Array:
+    def attend(self, queries: Array, begin: int, groups: Groups, scale: float, softcap: float = 0.0) -> Array:
         """Attend from patches `begin` onwards within their groups: [rows, heads * value_dim].
 
-        `queries` are [rows, heads, key_dim].
+        `queries` are [rows, heads, key_dim]. Scores are capped by `softcap` unless it is 0.
         """
         assert self._keys is not None
         assert self._values is not None
@@ -103,7 +103,7 @@ class PatchKeys:
         end = begin + rows
         found = self._ops.attention(
             queries, self._keys, self._values, self._cells,
-            groups.starts[begin:end], groups.counts[begin:end], scale,
+            groups.starts[begin:end], groups.counts[begin:end], scale, softcap,
         )  # fmt: skip
         joined: Array = found.reshape(rows, -1)
         return joined

@@ -9,18 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 
 from puna.batch import Image, Input
 from puna.errors import ImageError, ModelError
 from puna.gguf.metadata import first_of, invalid, positive, required
-from puna.nn.layers import Linear, RMSNorm, unit_norm
+from puna.nn.layers import RMSNorm, unit_norm
 from puna.nn.module import Module, WeightSource, blocks, part, weight
 from puna.ops import Array
 from puna.vision.decoding import Picture
 from puna.vision.layers.attention import Slices, axial_rope
+from puna.vision.layers.bounded import BoundedLinear
 from puna.vision.layers.layers import (
     PatchAttention,
     PatchEmbedding,
@@ -41,11 +42,9 @@ if TYPE_CHECKING:
 _MAX_ROWS: Final = 280
 #: Bound beyond which a file is damaged.
 _ABSURD_PIXELS: Final = 1 << 26
-#: In the order of `v.clamp_data`.
-_BOUNDS = ("input_min", "input_max", "output_min", "output_max")
 
 
-class ClippedLinear(Linear):
+class ClippedLinear(BoundedLinear):
     """Linear whose inputs and outputs are clamped, if the file has bounds for it.
 
     The bounds are scalar tensors beside the weight, or in `v.clamp_data`: four values for each linear of each
@@ -56,25 +55,12 @@ class ClippedLinear(Linear):
     in_layer: ClassVar[tuple[str, ...]] = (
         "attn_q", "attn_k", "attn_v", "attn_out", "ffn_gate", "ffn_up", "ffn_down"
     )  # fmt: skip
-    bounds: tuple[float, ...] = (-math.inf, math.inf, -math.inf, math.inf)
 
     @classmethod
-    def from_source(
-        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
-    ) -> Self | None:
-        linear = super().from_source(source, name, shape, options)
-        if linear is None:
-            return None
-        found = [source.values(f"{name}.{bound}", (1,)) for bound in _BOUNDS]
-        linear.bounds = tuple(
-            default if values is None else float(values[0])
-            for default, values in zip(cls.bounds, found, strict=True)
-        )
+    def read_bounds(cls, source: WeightSource, name: str, options: Any) -> tuple[float, ...]:
         if options.bound_count:
-            linear.bounds = cls._packed(source, name, options.bound_count)
-        if not (linear.bounds[0] <= linear.bounds[1] and linear.bounds[2] <= linear.bounds[3]):
-            raise ModelError(f"the bounds of '{name}.weight' leave nothing between them: {linear.bounds}")
-        return linear
+            return cls._packed(source, name, options.bound_count)
+        return super().read_bounds(source, name, options)
 
     @classmethod
     def _packed(cls, source: WeightSource, name: str, count: int) -> tuple[float, ...]:
@@ -85,15 +71,6 @@ class ClippedLinear(Linear):
         if parts[-1] in cls.in_layer:
             index = int(parts[-2]) * len(cls.in_layer) + cls.in_layer.index(parts[-1])
         return tuple(map(float, values[4 * index : 4 * index + 4]))
-
-    def __call__(self, x: Array) -> Array:
-        """Map [rows, in] to [rows, out]."""
-        return self._within(super().__call__(self._within(x, *self.bounds[:2])), *self.bounds[2:])
-
-    def _within(self, x: Array, least: float, most: float) -> Array:
-        if math.isinf(least) and math.isinf(most):
-            return x
-        return self.ops.array(np.clip(self.ops.numpy(x), least, most))
 
 
 @dataclass(frozen=True, kw_only=True)
