@@ -92,7 +92,7 @@ _BATCH_EPS: Final = 1e-5
 
 def _batch_norms(config: Config) -> Mapping[str, Values]:
     """Return the batch norm of each layer as a scale and an offset: [channels]."""
-    found = {}
+    found: dict[str, Values] = {}
     for layer in range(config.bounded_count("num_layers")):
         weight, bias, mean, variance = (
             config.tensor(f"encoder.layers.{layer}.conv.batch_norm.{name}")
