@@ -72,23 +72,3 @@ def test_costs_are_unknown_before_plain_steps_and_long_after_them() -> None:
     for _ in range(32):
         cost.measured(4, 0.03)
     assert not cost.known
-
-
-@pytest.mark.parametrize("row", [0.02, 0.1, 0.3, 1.0])
-@pytest.mark.parametrize("streams", [1, 8])
-def test_drafts_that_are_never_accepted_cost_little(row: float, streams: int) -> None:
-    """In 400 steps each stream could draft, always wrongly; the time is within 5 % of that without drafts."""
-    cost, acceptance, time = Cost(), [0.5] * streams, 0.0
-    for _ in range(400):
-        counts = [0] * streams
-        if cost.known:
-            counts = StepEstimate(streams).add(
-                [Candidate(acceptance, 8) for acceptance in acceptance], cost.row
-            )
-            if not any(counts) and cost.may_probe(cost.row):
-                counts[0] = 1
-        step = 1 + row * sum(counts)
-        cost.measured(sum(counts), step)
-        time += step
-        acceptance = [c * 0.8 if count else c for c, count in zip(acceptance, counts, strict=True)]
-    assert time < 400 / 0.95

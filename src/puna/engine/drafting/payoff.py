@@ -12,17 +12,19 @@ from dataclasses import dataclass
 #: The estimate is the lower quartile of this many measurements, since interruptions only add time.
 _WINDOW = 9
 #: Assumed cost of a row until it is measured, and bounds of its measured cost.
-_FIRST_ROW, _MIN_ROW, _MAX_ROW = 0.125, 0.01, 2.0
+_FIRST_ROW, _MIN_ROW, _MAX_ROW = 0.25, 0.01, 2.0
 #: First steps with a number of rows, which are slower because they are recorded for replay.
 _WARMING_UP = 3
 #: After this many steps with drafts, one without is measured again.
 _REMEASURED_AFTER = 32
 #: Expected yield must exceed cost by this factor: neither is known exactly.
 _CAUTION = 1.25
-#: The share of time spent on drafts that are not expected to pay, to measure them again.
-_PROBING = 0.02
-#: Maximum time saved up for that.
-_MAX_SAVED = 4.0
+#: The share of time that drafts may lose in the long run.
+_LOSS = 0.01
+#: Time that drafts may lose before any was right, and at most after many were.
+_FIRST_ALLOWANCE, _MAX_ALLOWANCE = 1.25, 4.0
+#: Time kept for sequences that have drafted nothing yet, and for drafts that are expected to pay.
+_RESERVE = 0.5
 
 
 class Recent:
@@ -45,7 +47,6 @@ class Cost:
         self._plain_s = Recent()  # steps without drafts
         self._row = Recent()  # time that each draft token added to a step
         self._since_plain = 0
-        self._saved = 0.0  # time saved up for probing
 
     @property
     def known(self) -> bool:
@@ -74,16 +75,32 @@ class Cost:
             self._since_plain += 1
             self._row.add((seconds / self.step_s - 1) / drafts)
 
-    def may_probe(self, price: float) -> bool:
-        """Whether to try a draft of this price, which is not expected to pay, to measure it again.
 
-        Call it once in each step that could draft: each call saves up time for probing.
+class Allowance:
+    """The time that drafts may still lose, in steps without drafts.
+
+    Drafts are made only if their whole price is left, and return the time that right tokens saved. So after
+    `n` steps that could draft, they have lost at most `_FIRST_ALLOWANCE + _LOSS * n`, whatever was right.
+    """
+
+    def __init__(self) -> None:
+        self.left = _FIRST_ALLOWANCE
+
+    def may_try(self, price: float, *, first: bool) -> bool:
+        """Whether to make a draft that is not expected to pay, since expectations age.
+
+        `first` says that its sequence has drafted nothing so far.
         """
-        self._saved = min(self._saved + _PROBING, _MAX_SAVED)
-        if price > self._saved:
-            return False
-        self._saved -= price
-        return True
+        return price + (0.0 if first else _RESERVE) <= self.left
+
+    def spend(self, price: float) -> None:
+        """Note that a step that could draft does so at this price, or 0, which must be left."""
+        self.add(_LOSS)
+        self.left -= price
+
+    def add(self, time: float) -> None:
+        """Note that right drafts saved this time, or that it was not spent."""
+        self.left = min(self.left + time, _MAX_ALLOWANCE)
 
 
 @dataclass(frozen=True)

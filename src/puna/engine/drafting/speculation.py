@@ -8,7 +8,7 @@ token for token, whatever is drafted. Tokens that the format of an answer forces
 accepted.
 
 Whether drafting pays is measured: the time that one more row adds to a step, and the share of draft tokens
-that are accepted.
+that are accepted. Where expectations are wrong, `Allowance` limits the time that drafts lose.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from weakref import WeakKeyDictionary
 from puna.batch import KeptStates
 from puna.engine.batching import MAX_SCORED, BatchSlice, Draft, StepLoad
 from puna.engine.drafting.draft_model import DraftModel
-from puna.engine.drafting.payoff import Candidate, Cost, StepEstimate
+from puna.engine.drafting.payoff import Allowance, Candidate, Cost, StepEstimate
 from puna.engine.drafting.prediction_heads import HasHeads, PredictionHeads
 from puna.engine.prefix_tree import Key
 from puna.engine.room import EngineSizes
@@ -46,7 +46,7 @@ MAX_DRAFT_TOKENS: Final = 8
 #: Assumed acceptance rate before anything was drafted.
 _FIRST_ACCEPTANCE: Final = 0.5
 #: Weight of one outcome in the acceptance rate of its sequence, and in the initial rate of later ones.
-_WEIGHT, _GENERAL_WEIGHT = 0.2, 0.02
+_WEIGHT, _GENERAL_WEIGHT = 0.2, 0.05
 #: How much longer drafts may make a step in which other sequences draft nothing.
 _BYSTANDERS: Final = 0.05
 #: Why a request cannot have the drafts it wants, by their mode.
@@ -186,6 +186,8 @@ class Speculation:
         first = dict.fromkeys((GENERATED, *MATCH_LENGTHS), _FIRST_ACCEPTANCE)
         self._acceptance: dict[int, float] = {FORCED: 1.0, **first}  # that later sequences begin with
         self._costs: defaultdict[int, Cost] = defaultdict(Cost)  # by the number of sequences
+        self._allowance = Allowance()
+        self._streams = 1  # sequences in the newest step that could draft
         # With the shift at which each index began: a shift changes the keys it was made of.
         self._lookups: WeakKeyDictionary[Sequence, tuple[int, PromptLookup]] = WeakKeyDictionary()
 
@@ -226,11 +228,16 @@ class Speculation:
         offers = [
             offer for batch_slice, drafting in able if (offer := self._offer(batch_slice, drafting)).most > 0
         ]
-        chosen = self._choose(offers, len(slices), cost, longest)
-        left = room(len(slices) + sum(count for _, count in chosen)) - len(slices)
+        if not offers:
+            return
+        chosen, price = self._choose(offers, len(slices), cost, longest)
+        wanted = sum(count for _, count in chosen)
+        left = room(len(slices) + wanted) - len(slices)
         for offer, count in chosen:
             offer.most = max(min(count, left), 0)
             left -= offer.most
+        if missing := wanted - sum(offer.most for offer, _ in chosen):
+            self._allowance.add(price * missing / wanted)
         self._draft([offer for offer, _ in chosen if offer.source == GENERATED and offer.most])
         for offer, _ in chosen:
             offer.batch_slice.draft = Draft(offer.source, offer.tokens[: offer.most])
@@ -283,6 +290,8 @@ class Speculation:
                 (self._acceptance, _GENERAL_WEIGHT),
             ):
                 rates[draft.source] += weight * (outcome - rates[draft.source])
+        if draft.source != FORCED:
+            self._allowance.add(accepted / self._streams)
 
     def close(self) -> None:
         if self._drafter is not None:
@@ -329,9 +338,37 @@ class Speculation:
 
     def _choose(
         self, offers: list[_Offer], streams: int, cost: Cost, longest: float
-    ) -> list[tuple[_Offer, int]]:
-        """Return the offers to use, and how many tokens of each."""
+    ) -> tuple[list[tuple[_Offer, int]], float]:
+        """Return the offers to use, and how many tokens of each; and the time lost if all are wrong."""
+        self._streams = streams
         estimate = StepEstimate(streams)
+        uncertain = [offer for offer in offers if offer.source != FORCED]
+        forced = self._worthwhile(
+            estimate, [offer for offer in offers if offer.source == FORCED], cost, longest
+        )
+        tokens, certain = estimate.tokens, estimate.time
+        chosen = self._worthwhile(estimate, uncertain, cost, longest)
+        if chosen and estimate.time - certain > self._allowance.left:
+            estimate = StepEstimate(tokens, certain)
+            longest = min(longest, certain + self._allowance.left)
+            chosen = self._worthwhile(estimate, uncertain, cost, longest)
+        elif uncertain and not chosen and not forced:
+            offer = min(uncertain, key=lambda offer: offer.drafting.drafted)
+            price = cost.row
+            if offer.source == GENERATED:
+                assert self._drafter is not None
+                price += self._drafter.pass_cost(cost.step_s)
+                price += self._drafter.catch_up_cost(offer.batch_slice.sequence, cost.step_s)
+            if self._allowance.may_try(price, first=not offer.drafting.drafted):
+                chosen, estimate.time = [(offer, 1)], certain + price
+        price = estimate.time - certain
+        self._allowance.spend(price)
+        return forced + chosen, price
+
+    def _worthwhile(
+        self, estimate: StepEstimate, offers: list[_Offer], cost: Cost, longest: float
+    ) -> list[tuple[_Offer, int]]:
+        """Return the offers that raise the expected tokens per time, and how many tokens of each."""
         pass_cost = self._drafter.pass_cost(cost.step_s) if self._drafter is not None else 0.0
         chosen: list[tuple[_Offer, int]] = []
         for price, group in (
@@ -341,14 +378,6 @@ class Speculation:
             candidates = [offer.candidate for offer in group]
             counts = estimate.add(candidates, cost.row, pass_cost=price, longest=longest)
             chosen += [(offer, count) for offer, count in zip(group, counts, strict=True) if count]
-        if offers and not chosen:
-            offer = min(offers, key=lambda offer: offer.drafting.drafted)
-            price = cost.row
-            if offer.source == GENERATED:
-                assert self._drafter is not None
-                price += pass_cost + self._drafter.catch_up_cost(offer.batch_slice.sequence, cost.step_s)
-            if cost.may_probe(price):
-                return [(offer, 1)]
         return chosen
 
     def _draft(self, offers: list[_Offer]) -> None:
