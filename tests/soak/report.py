@@ -69,7 +69,8 @@ class Report:
 
     def summary(self) -> str:
         """Return a table of all counts."""
-        lines = [f"{sum(self.counts.values())} requests, {self.tokens} tokens in right answers"]
+        right = f", {self.tokens} tokens in right answers" * bool(self.tokens)  # not all users count them
+        lines = [f"{sum(self.counts.values())} requests{right}"]
         for (kind, outcome), count in sorted(self.counts.items()):
             lines.append(f"  {kind:<12} {outcome:<12} {count:>7}")
         lines += [f"  {what:<25} {count:>7}" for what, count in sorted(self.events.items())]

@@ -49,7 +49,7 @@ class SquaredReluGates(NormedDownFeedForward):
 
 class Layer(PreNormLayer):
     mixer: NormedOutputAttention = part()
-    feed_forward: NormedDownFeedForward = part()  # type: ignore[assignment]
+    feed_forward: NormedDownFeedForward = part()
 
 
 class BitNet(Decoder):
