@@ -17,6 +17,13 @@ def tone(seconds: float = 1.0, rate: int = 16_000, hertz: float = 440.0, loudnes
     return (loudness * np.sin(2 * np.pi * hertz * times)).astype(np.float32)
 
 
+def chirps(rate: int = 16_000) -> bytes:
+    """Return a WAV file of a second with two tones that rise, as a voice does where noise is taken out."""
+    times = np.arange(rate // 2) / rate
+    rising = np.sin(2 * np.pi * (300 + 400 * times) * times) * np.hanning(len(times))
+    return wav(np.concatenate([0.8 * rising] * 2).astype(np.float32), rate)
+
+
 def wav(samples: NDArray, rate: int = 16_000) -> bytes:
     """Return a WAV file with 16 bits a sample, written without libsndfile; samples [, channels]."""
     written = io.BytesIO()

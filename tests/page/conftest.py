@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from puna.server.settings import BUILT_PAGE
+from tests.audio.sounds import chirps
 from tests.e2e.servers import Server, add_model, endless, running
 from tests.page.needs import find_chromium
 from tests.page.scripts import TEMPLATE, TEXTS
@@ -63,7 +65,10 @@ class _Driver:
         path = find_chromium()
         assert path is not None
         self._playwright = sync_playwright().start()
-        self.browser = launch(self._playwright, path)
+        self._heard = tempfile.TemporaryDirectory()
+        microphone = Path(self._heard.name) / "microphone.wav"
+        microphone.write_bytes(chirps())
+        self.browser = launch(self._playwright, path, microphone)
         self._loop = asyncio.get_running_loop()
 
     def resume(self) -> None:
@@ -76,6 +81,7 @@ class _Driver:
         self.resume()
         self.browser.close()
         self._playwright.stop()
+        self._heard.cleanup()
 
 
 @pytest.fixture(scope="session")

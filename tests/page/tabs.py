@@ -57,9 +57,12 @@ _INLINE_HANDLER = "Executing inline event handler violates"
 _FOREIGN_HOSTS = "MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost"
 
 
-def launch(playwright: Playwright, path: str) -> Browser:
-    """Start the browser, which reaches nothing but this machine."""
+def launch(playwright: Playwright, path: str, microphone: Path | None = None) -> Browser:
+    """Start the browser, which reaches nothing but this machine. Its microphone hears a WAV file."""
     arguments = [f"--host-resolver-rules={_FOREIGN_HOSTS}", "--disable-gpu", "--lang=en-US"]
+    arguments += ["--use-fake-device-for-media-stream"]
+    if microphone is not None:
+        arguments += [f"--use-file-for-fake-audio-capture={microphone}"]
     if os.geteuid() == 0:
         arguments.append("--no-sandbox")
     expect.set_options(timeout=PATIENCE_MS)

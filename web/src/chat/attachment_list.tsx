@@ -1,11 +1,11 @@
 import { Button, IconButton } from "../ui/button";
 import { classes } from "../ui/classes";
 import { bytes } from "../ui/format";
-import { Close, Failure, File as FileIcon } from "../ui/icons";
+import { Close, Failure, File as FileIcon, Microphone as MicrophoneIcon } from "../ui/icons";
 import { Spinner } from "../ui/progress";
 import type { Attachment, Attachments } from "./attachments";
-import { usePicture } from "./files";
-import { isPicture } from "./request";
+import { useAddress } from "./files";
+import { isPicture, isRecording } from "./request";
 
 /** The files that go with a message that is being written. */
 export function AttachmentList(props: { attachments: Attachments; seesPictures?: boolean }) {
@@ -24,7 +24,7 @@ export function AttachmentList(props: { attachments: Attachments; seesPictures?:
 function Chip(props: { attachment: Attachment; attachments: Attachments; seesPictures: boolean }) {
   const { attachment, attachments, seesPictures } = props;
   const { key, name, size, state, file, error, source } = attachment;
-  const picture = usePicture(file !== null && isPicture(file) ? file : null);
+  const picture = useAddress(file !== null && isPicture(file) ? file : null);
   return (
     <li class={classes("attachment", state)}>
       {state === "reading" ? (
@@ -33,6 +33,8 @@ function Chip(props: { attachment: Attachment; attachments: Attachments; seesPic
         <Failure size={18} />
       ) : picture !== null ? (
         <img src={picture} alt="" />
+      ) : file !== null && isRecording(file) ? (
+        <MicrophoneIcon size={18} />
       ) : (
         <FileIcon size={18} />
       )}

@@ -3,7 +3,7 @@ import { signal } from "@preact/signals";
 import { messageOf } from "../api/client";
 import { addFile } from "../api/files";
 import type { FileRef } from "../api/types";
-import { kindOf, MOST_FILES, refusal, textIn } from "./file_kinds";
+import { kindOf, MOST_FILES, recordingType, refusal, textIn } from "./file_kinds";
 
 export interface Attachment {
   key: number;
@@ -99,16 +99,17 @@ export class Attachments {
   }
 }
 
-/** Return what is uploaded of a file: a picture that servers read, or text in UTF-8. */
+/** Return what is uploaded of a file: a picture or recording that servers read, or text in UTF-8. */
 async function prepared(file: File, kind: string, pdf: "text" | "pictures"): Promise<File[]> {
   if (kind === "image") return [await picture(file)];
+  if (kind === "audio") return [new File([file], file.name, { type: recordingType(file.name, file.type) })];
   if (kind === "pdf") {
     const { picturesOfPdf, textOfPdf } = await import("./pdf");
     if (pdf === "pictures") return picturesOfPdf(file);
     return [new File([await textOfPdf(file)], file.name, { type: "text/plain" })];
   }
   const text = textIn(new Uint8Array(await file.arrayBuffer()));
-  if (text === null) throw new Error(`${file.name} is neither a picture nor text nor a PDF.`);
+  if (text === null) throw new Error(`${file.name} is neither a picture, a recording, text nor a PDF.`);
   return [new File([text.replaceAll("\r\n", "\n")], file.name, { type: "text/plain" })];
 }
 

@@ -18,7 +18,7 @@ export interface CodeOptions {
   keys: boolean;
 }
 
-/** Return code that sends a request. Pictures are shortened to their first characters. */
+/** Return code that sends a request. Pictures and recordings are shortened to their first characters. */
 export function codeFor(dialect: Dialect, request: ChatRequest, options: CodeOptions): string {
   const { logprobs: _, top_logprobs: __, ...body } = request;
   const short = { ...body, messages: body.messages.map(withoutPictures) } as ChatRequest;
@@ -43,6 +43,13 @@ const withoutPictures = (message: RequestMessage): RequestMessage =>
         ...message,
         images: message.images.map((data) => (data.length > 24 ? `${data.slice(0, 16)}...` : data)),
       };
+
+/** Whether a file in base64 begins as recordings do: WAV, FLAC, OGG or MP3. */
+export function isSound(base64: string): boolean {
+  const start = atob(base64.slice(0, 16));
+  const isWav = start.startsWith("RIFF") && start.slice(8, 12) === "WAVE";
+  return isWav || /^(?:fLaC|OggS|ID3|\xff[\xe0-\xff])/.test(start);
+}
 
 /** Return a value as Python writes it. */
 export function python(value: unknown, indent = 0, width = 88): string {
@@ -191,11 +198,12 @@ function openaiMessage(message: RequestMessage): Record<string, unknown> {
   const result: Record<string, unknown> = { role };
   if (images === undefined) result.content = content;
   else {
-    const pictures = images.map((data) => ({
-      type: "image_url",
-      image_url: { url: `data:image/png;base64,${data}` },
-    }));
-    result.content = [...pictures, { type: "text", text: content }];
+    const media = images.map((data) =>
+      isSound(data)
+        ? { type: "input_audio", input_audio: { data, format: "wav" } }
+        : { type: "image_url", image_url: { url: `data:image/png;base64,${data}` } },
+    );
+    result.content = [...media, { type: "text", text: content }];
   }
   if (tool_calls !== undefined) {
     result.tool_calls = tool_calls.map((each, index) => ({
@@ -217,6 +225,7 @@ function anthropic(request: ChatRequest, { base, keys }: CodeOptions): string {
   for (const name of Object.keys(request)) {
     if (!["model", "messages", "options", "tools", "think"].includes(name)) left.push(name);
   }
+  if (messages.some((message) => message.images?.some(isSound))) left.push("recordings");
   const system = messages.filter((message) => message.role === "system").map((message) => message.content);
   // Newer versions of the package have no arguments for these.
   const sampling = Object.entries({ temperature, top_p, top_k }).filter(([, value]) => value !== undefined);
@@ -248,7 +257,8 @@ function anthropicMessage(message: RequestMessage): Record<string, unknown> {
     };
   }
   if (images === undefined && tool_calls === undefined) return { role, content };
-  const parts: unknown[] = (images ?? []).map((data) => ({
+  const pictures = (images ?? []).filter((data) => !isSound(data));
+  const parts: unknown[] = pictures.map((data) => ({
     type: "image",
     source: { type: "base64", media_type: "image/png", data },
   }));
@@ -307,7 +317,7 @@ function puna(request: ChatRequest): string {
     else sampling[name] = value;
   }
   const load = Object.entries(loading).map(([name, value]) => `, ${name}=${python(value)}`);
-  const lines = [`messages = ${python(messages)}`];
+  const lines = [`messages = ${python(messages.map(withAudio))}`];
   const values = [
     "messages",
     ...Object.entries({ tools, think }).flatMap(([name, value]) =>
@@ -329,6 +339,17 @@ function puna(request: ChatRequest): string {
     `import puna\n\n${noteOn(left, "they are fields of the server")}${lines.join("\n")}\n` +
     `with puna.load(${python(model)}${load.join("")}) as model:\n    print(model.chat(${values.join(", ")}))\n`
   );
+}
+
+/** Return a message for the library, which has a place for recordings. */
+function withAudio(message: RequestMessage): Record<string, unknown> {
+  const { images, ...rest } = message;
+  const [audio, pictures] = [(images ?? []).filter(isSound), (images ?? []).filter((data) => !isSound(data))];
+  return {
+    ...rest,
+    ...(pictures.length > 0 ? { images: pictures } : {}),
+    ...(audio.length > 0 ? { audio } : {}),
+  };
 }
 
 function punaFormat(request: ChatRequest): string | null {

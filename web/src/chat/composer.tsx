@@ -17,7 +17,8 @@ import type { Conversation } from "./conversation";
 import { readDraft, writeDraft } from "./drafts";
 import { LONGEST_PASTE } from "./file_kinds";
 import { has, modelNamed, shortName } from "./models";
-import { isPicture } from "./request";
+import { RecordButton } from "./record_button";
+import { isPicture, isRecording } from "./request";
 import { fitHeight } from "./text_area";
 import { forgetOffers, loadToolServers, offersOf, toolServers } from "./tool_servers";
 
@@ -52,6 +53,8 @@ export function Composer({ chat }: { chat: Conversation }) {
   const isBusy = chat.isAnswering.value;
   const isEmpty = text.value.trim() === "" && files.length === 0;
   const seesPictures = has(model, "vision");
+  const hears = modelNamed(model)?.capabilities?.includes("audio") ?? false;
+  const hasRecordings = files.some((each) => each.file !== null && isRecording(each.file));
   const hasPictures = files.some((each) => each.file !== null && isPicture(each.file));
 
   useLayoutEffect(() => {
@@ -175,12 +178,15 @@ export function Composer({ chat }: { chat: Conversation }) {
     <div class="composer-place">
       {isOver.value > 0 && (
         <div class="drop-place" aria-hidden="true">
-          Drop pictures, PDF files, text or source code
+          Drop pictures, {hears && "recordings, "}PDF files, text or source code
         </div>
       )}
       {problem.value !== null && <Notice kind="error">{problem.value}</Notice>}
       {hasPictures && !seesPictures && (
         <Notice kind="warning">{shortName(model)} does not see pictures. Choose a model that does.</Notice>
+      )}
+      {hasRecordings && !has(model, "audio") && (
+        <Notice kind="warning">{shortName(model)} does not hear recordings. Choose a model that does.</Notice>
       )}
       <form
         class="composer"
@@ -210,13 +216,21 @@ export function Composer({ chat }: { chat: Conversation }) {
         <div class="composer-row">
           <IconButton
             icon={Attach}
-            label="Attach pictures, PDF files or text"
+            label={`Attach pictures, ${hears ? "recordings, " : ""}PDF files or text`}
             onClick={async () => {
               const chosen = await chooseFiles({ multiple: true });
               await attachments.add(chosen);
               area.current?.focus();
             }}
           />
+          {hears && (
+            <RecordButton
+              onFile={(file) => {
+                void attachments.add([file]);
+                area.current?.focus();
+              }}
+            />
+          )}
           <ThinkMenu chat={chat} />
           {me.value?.mcp && <ToolMenu chat={chat} />}
           <span class="grow" />

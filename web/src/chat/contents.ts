@@ -1,7 +1,7 @@
 // The contents of files of messages, fetched when a request needs them.
 import { getFile } from "../api/files";
 import type { FileRef, Message } from "../api/types";
-import { type Contents, type FileContent, isPicture } from "./request";
+import { type Contents, type FileContent, isPicture, isRecording } from "./request";
 
 const known = new Map<string, FileContent>();
 
@@ -25,8 +25,9 @@ async function contentOf(file: FileRef): Promise<FileContent> {
   const before = known.get(file.id);
   if (before !== undefined) return before;
   const data = await getFile(file.id);
-  const content: FileContent = isPicture(file)
-    ? { kind: "image", base64: await base64Of(data) }
+  const isMedia = isPicture(file) || isRecording(file);
+  const content: FileContent = isMedia
+    ? { kind: "media", base64: await base64Of(data) }
     : { kind: "text", text: await data.text() };
   let total = sizeOf(content);
   for (const each of known.values()) total += sizeOf(each);
@@ -46,12 +47,12 @@ function base64Of(data: Blob): Promise<string> {
 
 const addresses = new Map<string, Promise<string>>();
 
-/** Return an address under which the page can show a picture. */
+/** Return an address under which the page can show a picture or play a recording. */
 export function addressOf(file: FileRef): Promise<string> {
   let address = addresses.get(file.id);
   if (address === undefined) {
-    // The type decides how a browser reads it, so only types of pictures get into an address.
-    const type = /^image\/(?:png|jpeg|gif|webp|bmp|avif)$/.test(file.type)
+    // The type decides how a browser reads it, so only these types get into an address.
+    const type = /^(?:image\/(?:png|jpeg|gif|webp|bmp|avif)|audio\/[\w.-]+)$/.test(file.type)
       ? file.type
       : "application/octet-stream";
     address = getFile(file.id).then((data) => URL.createObjectURL(new Blob([data], { type })));

@@ -1,7 +1,7 @@
 // What kind a file is, and how large one of its kind may be.
 import { bytes } from "../ui/format";
 
-export const LARGEST = { image: 20_000_000, text: 10_000_000, pdf: 50_000_000 };
+export const LARGEST = { image: 20_000_000, audio: 40_000_000, text: 10_000_000, pdf: 50_000_000 };
 export const MOST_FILES = 32;
 export const MOST_PDF_PAGES = 1000;
 export const MOST_PICTURED_PAGES = 20;
@@ -11,25 +11,39 @@ export const LONGEST_PASTE = 12_000;
 export type FileKind = keyof typeof LARGEST;
 
 const PICTURES = /\.(?:png|jpe?g|gif|webp|bmp|avif|svg|heic|heif|tiff?|ico)$/i;
+const RECORDINGS = /\.(?:wav|flac|og[ga]|opus|mp3)$/i;
+/** Sounds in formats that servers do not read. */
+const OTHER_SOUNDS = /\.(?:m4a|aac|wma|aiff?|amr)$/i;
 const REFUSED =
-  /\.(?:docx?|xlsx?|pptx?|od[tspg]|pages|numbers|key|epub|mobi|zip|gz|bz2|xz|7z|rar|tar|jar|exe|dll|so|bin|gguf|safetensors|mp[34]|m4a|wav|ogg|flac|mov|avi|mkv|webm|sqlite|db|class|pyc|woff2?|ttf|otf)$/i;
+  /\.(?:docx?|xlsx?|pptx?|od[tspg]|pages|numbers|key|epub|mobi|zip|gz|bz2|xz|7z|rar|tar|jar|exe|dll|so|bin|gguf|safetensors|mp4|mov|avi|mkv|webm|sqlite|db|class|pyc|woff2?|ttf|otf)$/i;
 
 /** Return the kind of a file by its name and type. */
 export function kindOf(name: string, type: string): FileKind {
   if (type === "application/pdf" || /\.pdf$/i.test(name)) return "pdf";
   if (type.startsWith("image/") || PICTURES.test(name)) return "image";
+  if (RECORDINGS.test(name) || /^audio\/(?:x-|vnd\.)?(?:wave?|flac|ogg|mpeg|mp3)$/.test(type)) return "audio";
   return "text";
+}
+
+/** Return the type that a recording is kept with. Its content, not its type, tells servers how to read it. */
+export function recordingType(name: string, type: string): string {
+  if (type.startsWith("audio/")) return type;
+  if (/\.mp3$/i.test(name)) return "audio/mpeg";
+  return /\.wav$/i.test(name) ? "audio/wav" : /\.flac$/i.test(name) ? "audio/flac" : "audio/ogg";
 }
 
 /** Return why a file cannot be attached, or null. */
 export function refusal(name: string, type: string, size: number): string | null {
   if (size === 0) return `${name} is empty.`;
-  if (REFUSED.test(name) || /^(?:audio|video|font)\//.test(type)) {
-    return `${name} is neither a picture nor text nor a PDF. Save it as one of these.`;
-  }
   const kind = kindOf(name, type);
+  if (kind !== "audio" && (type.startsWith("audio/") || OTHER_SOUNDS.test(name))) {
+    return `${name} is no WAV, FLAC, OGG or MP3. Save it as one of these.`;
+  }
+  if (REFUSED.test(name) || (kind !== "audio" && /^(?:video|font)\//.test(type))) {
+    return `${name} is neither a picture, a recording, text nor a PDF. Save it as one of these.`;
+  }
   if (size > LARGEST[kind]) {
-    const what = { image: "Pictures", text: "Text files", pdf: "PDF files" }[kind];
+    const what = { image: "Pictures", audio: "Recordings", text: "Text files", pdf: "PDF files" }[kind];
     return `${name} has ${bytes(size)}. ${what} can have at most ${bytes(LARGEST[kind])}.`;
   }
   return null;

@@ -9,7 +9,7 @@ import { Spinner } from "../ui/progress";
 import { saveFile } from "../ui/save_file";
 import { toastError } from "../ui/toast";
 import { addressOf } from "./contents";
-import { isPicture } from "./request";
+import { isPicture, isRecording } from "./request";
 
 /** The files of a message. */
 export function Files({ files }: { files: readonly FileRef[] }) {
@@ -17,14 +17,21 @@ export function Files({ files }: { files: readonly FileRef[] }) {
     <ul class="files" aria-label="Files">
       {files.map((file, index) => (
         <li key={`${file.id}-${index}`}>
-          {isPicture(file) ? <Picture file={file} /> : <TextFile file={file} />}
+          {isPicture(file) ? (
+            <Picture file={file} />
+          ) : isRecording(file) ? (
+            <Sound file={file} />
+          ) : (
+            <TextFile file={file} />
+          )}
         </li>
       ))}
     </ul>
   );
 }
 
-export function usePicture(file: FileRef | null): string | null {
+/** Return the address of a picture or recording once it is fetched. */
+export function useAddress(file: FileRef | null): string | null {
   const address = useSignal<string | null>(null);
   const id = file?.id ?? null;
   useEffect(() => {
@@ -45,7 +52,7 @@ export function usePicture(file: FileRef | null): string | null {
 
 function Picture({ file }: { file: FileRef }) {
   const isLarge = useSignal(false);
-  const address = usePicture(file);
+  const address = useAddress(file);
   return (
     <>
       <button
@@ -70,6 +77,15 @@ function Picture({ file }: { file: FileRef }) {
         </Dialog>
       )}
     </>
+  );
+}
+
+function Sound({ file }: { file: FileRef }) {
+  const address = useAddress(file);
+  if (address === null) return <Spinner />;
+  return (
+    // biome-ignore lint/a11y/useMediaCaption: nobody has written down what a visitor recorded
+    <audio class="sound" controls preload="metadata" src={address} aria-label={file.name} />
   );
 }
 

@@ -3,12 +3,13 @@ import type { ChatRequest, FileRef, Message, RequestMessage } from "../api/types
 import type { Settings } from "./chat_settings";
 import { checkSettings } from "./checks";
 
-/** The content of a file of a message: text that goes into the prompt, or a picture in base64. */
-export type FileContent = { kind: "text"; text: string } | { kind: "image"; base64: string };
+/** The content of a file of a message: text that goes into the prompt, or a picture or recording in base64. */
+export type FileContent = { kind: "text"; text: string } | { kind: "media"; base64: string };
 
 export type Contents = ReadonlyMap<string, FileContent>;
 
 export const isPicture = (file: FileRef): boolean => file.type.startsWith("image/");
+export const isRecording = (file: FileRef): boolean => file.type.startsWith("audio/");
 
 export interface Prefix {
   thinking: string;
@@ -51,12 +52,12 @@ export function requestFor(
 }
 
 function requestMessage(message: Message, contents: Contents): RequestMessage {
-  const images: string[] = [];
+  const images: string[] = []; // and recordings, which Ollama's API has no other place for
   const texts: string[] = [];
   for (const file of message.files) {
     const content = contents.get(file.id);
     if (content === undefined) throw new Error(`${file.name} is gone: attach it again, or edit the message.`);
-    if (content.kind === "image") images.push(content.base64);
+    if (content.kind === "media") images.push(content.base64);
     else texts.push(attached(file.name, content.text));
   }
   const result: RequestMessage = {

@@ -2,7 +2,7 @@ import { hashOf } from "../state/route";
 import { Logo } from "../ui/icons";
 import { setDraft } from "./composer";
 import type { Conversation } from "./conversation";
-import { has, models, modelsError, shortName } from "./models";
+import { has, modelNamed, models, modelsError, shortName } from "./models";
 
 const IDEAS = [
   "Explain how a transformer predicts the next word.",
@@ -35,6 +35,7 @@ export function Welcome({ chat }: { chat: Conversation }) {
         <p class="soft">
           It runs on this server, and nothing you write leaves it.
           {model !== "" && has(model, "vision") && " It sees pictures: drop or paste one."}
+          {modelNamed(model)?.capabilities?.includes("audio") && " It hears recordings: record or drop one."}
         </p>
       )}
       <div class="ideas">

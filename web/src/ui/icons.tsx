@@ -160,6 +160,10 @@ export const Undo = path("M8.5 5L4.5 9l4 4", "M4.5 9H14a5.5 5.5 0 0 1 0 11h-4");
 export const Attach = path(
   "M18.5 11l-7 7a4.6 4.6 0 0 1-6.5-6.500l7.7-7.700a3.1 3.1 0 0 1 4.4 4.400l-7.4 7.400a1.5 1.5 0 0 1-2.2-2.200l6.5-6.5",
 );
+export const Microphone = path(
+  "M12 3.500a3 3 0 0 1 3 3v5a3 3 0 0 1-6 0v-5a3 3 0 0 1 3-3z",
+  "M5.5 11.500a6.5 6.5 0 0 0 13 0M12 18v3",
+);
 export const Image = icon(
   <>
     <rect x="3.5" y="4.5" width="17" height="15" rx="2.5" />

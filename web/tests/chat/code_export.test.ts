@@ -1,6 +1,6 @@
 import { describe, expect, test } from "vitest";
 import type { ChatRequest } from "../../src/api/types";
-import { codeFor, DIALECTS, python } from "../../src/chat/code_export";
+import { codeFor, DIALECTS, isSound, python } from "../../src/chat/code_export";
 
 const OPTIONS = { base: "http://127.0.0.1:11434", keys: false };
 const REQUEST: ChatRequest = {
@@ -29,6 +29,31 @@ describe("a chat as code", () => {
     expect(code).toContain("demo");
     expect(code).not.toContain("A".repeat(30));
     expect(code).not.toContain("logprobs");
+  });
+
+  test("recordings are known by their first bytes and stand where each API has them", () => {
+    const files = {
+      wav: "RIFF....WAVEfmt ",
+      flac: "fLaC.........",
+      mp3: "\xff\xfb.......",
+      webp: "RIFF....WEBPVP8 ",
+    };
+    const [wav, flac, mp3, webp] = Object.values(files).map((start) => btoa(start));
+    expect([wav, flac, mp3, webp, "iVBORw0KGgo="].map((each) => isSound(each!))).toEqual([
+      true,
+      true,
+      true,
+      false,
+      false,
+    ]);
+    const heard = { model: "demo", messages: [{ role: "user", content: "Hm?", images: [wav!, webp!] }] };
+    const code = (dialect: "openai" | "anthropic" | "puna") =>
+      codeFor(dialect, heard as ChatRequest, OPTIONS);
+    expect(code("openai")).toContain('"type": "input_audio"');
+    expect(code("openai")).toContain('"type": "image_url"');
+    expect(code("anthropic")).toContain("no place for: recordings");
+    expect(code("anthropic").match(/"type": "image"/g)).toHaveLength(1);
+    expect(code("puna")).toMatch(/"images": \["UklGRi4uLi5XRUJQ.*"audio": \["UklGRi4uLi5XQVZF/s);
   });
 
   test("curl quotes apostrophes for the shell", () => {

@@ -56,7 +56,7 @@ describe("the request for an answer", () => {
     ];
     const contents = new Map<string, FileContent>([
       ["t", { kind: "text", text: "```\nx\n```\n" }],
-      ["p", { kind: "image", base64: "AAAA" }],
+      ["p", { kind: "media", base64: "AAAA" }],
     ]);
     const [sent] = requestFor(settings, [message("q", null, { content: "Look", files })], contents).messages;
     expect(sent).toEqual({
