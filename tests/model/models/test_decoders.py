@@ -424,7 +424,7 @@ MODELS = {
             "num_attention_heads": 3, "num_key_value_heads": 3, "n_routed_experts": 6, "n_shared_experts": 1,
             "index_topk": 33, "index_n_heads": 19, "index_head_dim": 40, "first_k_dense_replace": 0,
             "norm_topk_prob": False, "routed_scaling_factor": 1.5, "qk_rope_head_dim": 8,
-            "rope_parameters": {"rope_theta": 5e5, "rope_type": "default"},
+            "rms_norm_eps": 1e-3, "rope_parameters": {"rope_theta": 5e5, "rope_type": "default"},
         },
     ),
     "glm-dsa": GLM_DSA,

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from puna.batch import Batch
 from puna.errors import ModelError
 from puna.kvcache.storage import KVShape
 from puna.kvcache.types import KVTypes
@@ -100,6 +101,22 @@ def test_keys_of_few_bits_choose_nearly_the_same_positions(tmp_path: Path) -> No
         for types in (FLOATS, KVTypes.parse("q8_0"))
     )
     assert (rounded - exact)[20:].abs().amax(1).mean() < 0.5
+
+
+def test_a_pass_keeps_the_latest_choice_and_is_counted_with_the_one_before(tmp_path: Path) -> None:
+    counted, rows = [], 20
+    for most, width in ((12, 512), (2000, 2048)):
+        folder = tmp_path / str(most)
+        folder.mkdir()
+        ours = loaded(folder, GLM_DSA, attention__indexer__top_k=most, context_length=4096)
+        cache = ours.make_cache(sequences=1, context=64)
+        batch = Batch.of([7] * rows, list(range(rows)), [0] * rows, list(range(rows)))
+        cache.start_forward(batch)
+        arrays = batch.on(ours.model.ops)
+        ours.model.hidden(arrays, cache)
+        assert {layer: len(lists) for layer, (lists, _, _) in arrays.choices.items()} == {2: rows * width}
+        counted.append(ours.model.options.layers[0].mixing_values)
+    assert counted[1] - counted[0] == 2 * (2048 - 512)
 
 
 def test_files_of_glm_5_2_without_kinds_of_indexers_share_in_fours(tmp_path: Path) -> None:
