@@ -56,6 +56,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         pre="bailingmoe2",
         templates=(DefaultTemplate("ling2"),),
     ),
+    "bailingmoe3": Architecture(model="bailingmoe3:BailingMoe3", converters=("delta",), pre="bailingmoe2"),
     "bert": Architecture(model="bert:Bert", converters=("bert",), add_bos=True),
     "bitnet": Architecture(model="bitnet:BitNet", converters=("bitnet",), rows="published"),
     "bitnet-b1.58": Architecture(model="bitnet:BitNet2025", converters=("bitnet",), rows="published"),

@@ -140,7 +140,8 @@ VALUES: Final[dict[str, Sequence[Any]]] = {
     "mamba_n_groups": (1, 4), "time_step_rank": (4, 8), "time_step_limit": ([0.0, 0.5], [0.3, 2.0], ABSENT),
     "time_step_min": (0.3, ABSENT), "time_step_max": (0.5, ABSENT), "time_step_floor": (0.5, ABSENT),
     "residual_in_fp32": _YES_NO, "chunk_size": (8, 16), "mamba_chunk_size": (8, 16), "expand": (1, 2, ABSENT),
-    "mamba_expand": (1, 2, ABSENT), "attn_layer_period": (1, 2, 3, 8), "attn_layer_offset": (0, 1, 2),
+    "mamba_expand": (1, 2, ABSENT),
+    "attn_layer_period": (1, 2, 3, 8), "attn_layer_offset": (0, 1, 2),
     "expert_layer_period": (1, 2, 3, 8, ABSENT), "expert_layer_offset": (0, 1, 2, ABSENT),
     "mamba_dt_rank": (6, "auto", ABSENT), "router_scaling_factor": (0.5, 1.0, 2.5, ABSENT),
     "linear_key_head_dim": (16,), "linear_value_head_dim": (16,),
@@ -655,6 +656,17 @@ FAMILIES: Final[dict[str, Family]] = {
     ),
     "Dots1ForCausalLM": Family({"n_routed_experts": 6, "n_shared_experts": 1, "num_experts_per_tok": 2}),
     "ArceeForCausalLM": Family(values={"hidden_act": ("relu2", *_ACTIVATIONS)}),
+    "BailingHybridForCausalLM": Family(
+        {
+            "head_dim": 16, "layer_group_size": 2, "num_local_experts": 6, "num_key_value_heads": 4,
+            "short_conv_kernel_size": 4, "kda_lower_bound": -5.0,
+        },
+        {
+            "kda_lower_bound": (-1.0, -2.5, ABSENT), "kda_safe_gate": _YES_NO, "layer_types": _HYBRID,
+            "head_dim": (8, 24), "q_lora_rank": (),
+            "short_conv_kernel_size": (2, 3, ABSENT), "layer_group_size": (1, 2, 3, 6),
+        },
+    ),
     "BitNetForCausalLM": Family(
         {"head_dim": ABSENT}, {"hidden_act": ("relu2", *_ACTIVATIONS), "head_dim": ()}
     ),

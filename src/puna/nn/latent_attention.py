@@ -172,9 +172,14 @@ class LatentAttention(Module):
         kept.put(key, None)  # values are the last part of keys
         seen = self.choose(kept, hidden, vector, batch, rope)
         mixed = attend(ops, query, seen, o.attention_scale)
-        mixed = mixed if rows is None else mixed[rows]
-        values = self.expand(mixed.reshape(len(mixed), o.heads, o.latent_dim))
+        if rows is not None:
+            mixed, hidden = mixed[rows], hidden[rows]
+        values = self.gated(self.expand(mixed.reshape(len(mixed), o.heads, o.latent_dim)), hidden)
         return self.output(values.reshape(len(mixed), o.heads * o.value_dim))
+
+    def gated(self, values: Array, hidden: Array) -> Array:
+        """Apply output gates made from `hidden` to `values` [rows, heads, value_dim], if there are any."""
+        return values
 
     def choose(
         self, kept: LayerCache, hidden: Array, vector: Array, batch: BatchArrays, rope: Rope | None
@@ -192,3 +197,13 @@ class JoinedLatentAttention(LatentAttention):
     def loaded(self) -> None:
         super().loaded()
         self.absorb, self.expand = self.keys_and_values.absorb, self.keys_and_values.expand
+
+
+class HeadGatedLatentAttention(LatentAttention):
+    """Latent attention with a sigmoid gate for each head's output (Ling 3)."""
+
+    gate: Linear = weight("attn_gate", "heads", "hidden_size")
+
+    def gated(self, values: Array, hidden: Array) -> Array:
+        of_heads = values.reshape(-1, self.options.value_dim)
+        return self.ops.sigmoid_gate(of_heads, self.gate(hidden).reshape(-1, 1))

@@ -90,31 +90,51 @@ class GatedDeltaNetwork(Module):
         return self.ops.swiglu(gate, mixed)
 
 
-class KimiDeltaAttention(GatedDeltaNetwork):
-    """Gated delta network with a decay for each key entry (Kimi Team, arXiv:2510.26692).
+class EntrywiseDeltaNetwork(GatedDeltaNetwork):
+    """Gated delta network with a decay for each key entry, and other names of its tensors."""
 
-    Tensor names differ, and decays and gates pass through a bottleneck as short as a key.
-    """
-
-    joined = gate = alpha = decay = None  # type: ignore[assignment]
+    joined = decay = None  # type: ignore[assignment]
     query: Linear = weight("attn_q", "delta_key_size", "hidden_size")
     key: Linear = weight("attn_k", "delta_key_size", "hidden_size")
     value: Linear = weight("attn_v", "delta_value_size", "hidden_size")
-    to_decays: Linear = weight("ssm_f_a", "memory_dim", "hidden_size")
-    from_decays: Linear = weight("ssm_f_b", "delta_key_size", "memory_dim")
-    to_gates: Linear = weight("ssm_g_a", "memory_dim", "hidden_size")
-    from_gates: Linear = weight("ssm_g_b", "delta_value_size", "memory_dim")
     step_bias: Array = weight("ssm_dt|ssm_dt.bias", "delta_key_size")
-    decay_of_heads: HeadValues = weight("ssm_a", "value_heads")  # below 0
+    decay_of_heads: HeadValues = weight("ssm_a", "value_heads")
     convolutions: SeparateConvolutions = weight(
         "ssm_conv1d", "delta_key_size", "delta_key_size", "delta_value_size", "taps"
     )
     output: Linear = weight("attn_output", "hidden_size", "delta_value_size")
 
     def loaded(self) -> None:
-        self.alpha = self.from_decays
         decays = np.repeat(self.ops.numpy(self.decay_of_heads.values), self.options.memory_dim)
         self.decay = self.ops.array(decays)
+        super().loaded()
+
+    def decays(self, alpha: Array) -> Array:
+        of_keys: Array = self.log_decays(alpha).reshape(len(alpha), self.options.value_heads, -1)
+        return of_keys
+
+    def log_decays(self, alpha: Array) -> Array:
+        """Return the log decays of key entries, below 0: [rows, delta_key_size], as `alpha`."""
+        return self.ops.softplus(alpha, self.decay)
+
+    def gated(self, mixed: Array, gate: Array) -> Array:
+        return self.ops.sigmoid_gate(mixed, gate)
+
+
+class KimiDeltaAttention(EntrywiseDeltaNetwork):
+    """Such a network whose decays and gates pass through a bottleneck as short as a key.
+
+    Kimi Team, arXiv:2510.26692.
+    """
+
+    gate = alpha = None  # type: ignore[assignment]
+    to_decays: Linear = weight("ssm_f_a", "memory_dim", "hidden_size")
+    from_decays: Linear = weight("ssm_f_b", "delta_key_size", "memory_dim")
+    to_gates: Linear = weight("ssm_g_a", "memory_dim", "hidden_size")
+    from_gates: Linear = weight("ssm_g_b", "delta_value_size", "memory_dim")
+
+    def loaded(self) -> None:
+        self.alpha = self.from_decays
         super().loaded()
 
     def project(self, hidden: Array) -> list[Array]:
@@ -123,9 +143,23 @@ class KimiDeltaAttention(GatedDeltaNetwork):
         )
         return [*inputs, self.from_gates(gates), beta, self.from_decays(decays)]
 
-    def decays(self, alpha: Array) -> Array:
-        of_keys: Array = super().decays(alpha).reshape(len(alpha), self.options.value_heads, -1)
-        return of_keys
 
-    def gated(self, mixed: Array, gate: Array) -> Array:
-        return self.ops.sigmoid_gate(mixed, gate)
+class BoundedOptions(DeltaOptions, Protocol):
+    @property
+    def decay_bound(self) -> float:
+        """The lowest log decay, below 0."""
+
+
+class BoundedDeltaNetwork(EntrywiseDeltaNetwork):
+    """Such a network whose log decays are between a bound and 0 (Ling 3)."""
+
+    options: BoundedOptions
+    gate: Linear = weight("ssm_g_a", "delta_value_size", "hidden_size")
+    alpha: Linear = weight("ssm_f_a", "delta_key_size", "hidden_size")
+
+    def project(self, hidden: Array) -> list[Array]:
+        return linear_many(hidden, self.query, self.key, self.value, self.gate, self.beta, self.alpha)
+
+    def log_decays(self, alpha: Array) -> Array:
+        found: Array = self.ops.sigmoid(alpha * self.decay) * self.options.decay_bound
+        return found

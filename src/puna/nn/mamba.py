@@ -168,7 +168,7 @@ class Mamba(Module):
         return self.output(mixed if rows is None else mixed[rows])
 
     def select(self, value: Array) -> list[Array]:
-        """Return steps [rows, rank], keys and queries [rows, entries] that `value` [rows, size] selects."""
+        """Return steps [rows, rank], keys and queries [rows, entries] selected by `value` [rows, size]."""
         chosen = self.selection(value)
         if self.options.normed_inputs:
             chosen = [self.ops.rms_norm(x, self.ones[: x.shape[1]], _INPUT_EPS) for x in chosen]

@@ -43,7 +43,7 @@ from tests.tiny.gemmas import TinyGemma3n, TinyGemma4
 from tests.tiny.heads import MIMO2
 from tests.tiny.hybrids import EXPERTS as EXPERTS_BESIDE
 from tests.tiny.hybrids import SETTINGS, TinyHybrid
-from tests.tiny.kimi import KIMI_LINEAR
+from tests.tiny.kimi import KIMI_LINEAR, LING3
 from tests.tiny.latent import (
     DEEPSEEK_V2,
     DEEPSEEK_V3,
@@ -454,6 +454,17 @@ MODELS = {
     "nemotron_h_moe latent": NEMOTRON_H_LATENT,
     "granitehybrid": GRANITE_HYBRID,
     "granitehybrid with experts, rotated": GRANITE_HYBRID_MOE,
+    "bailingmoe3": LING3,
+    "bailingmoe3 one group, three heads, wide memory": dataclasses.replace(
+        LING3, seed=143,
+        settings={
+            **LING3.settings, **WITHOUT_GROUPS, "num_attention_heads": 3, "num_key_value_heads": 3,
+            "head_dim": 24, "short_conv_kernel_size": 3, "kda_lower_bound": -2.5, "n_shared_experts": 1,
+            "layer_types": ["full_attention", "linear_attention", "linear_attention"],
+            "first_k_dense_replace": 2, "norm_topk_prob": False, "routed_scaling_factor": 1.0,
+            "v_head_dim": 12,
+        },
+    ),
     "jamba": JAMBA,
     "jamba dense, biased, tied, narrow": JAMBA_DENSE,
     "hy_v3": HY3,

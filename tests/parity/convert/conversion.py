@@ -55,7 +55,7 @@ DECODERS: dict[str, Any] = {
 #: Lineages of `puna.convert.families`, by the first word of a model's name; all others are small ones.
 LINEAGES = {
     "convolutional": {"lfm2", "lfm2moe"},
-    "delta": {"qwen35", "qwen35moe", "qwen3next", "kimi-linear"},
+    "delta": {"qwen35", "qwen35moe", "qwen3next", "kimi-linear", "bailingmoe3"},
     "gemma": {"gemma", "gemma2", "gemma3n", "gemma4"},
     "hybrids": {"nemotron_h", "nemotron_h_moe", "granitehybrid"},
     "latent": {"deepseek2", "deepseek32", "glm-dsa", "glm4moelite", "mistral4"},

@@ -1,8 +1,9 @@
-"""Delta networks: Qwen3-Next, Qwen 3.5, and Kimi Linear."""
+"""Delta networks: Qwen3-Next, Qwen 3.5, Kimi Linear, and Ling 3."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -13,9 +14,9 @@ from puna.convert.config import Config
 from puna.convert.families.latent import ASSUMED as LATENT_ASSUMED
 from puna.convert.families.latent import KEYS as LATENT_KEYS
 from puna.convert.families.latent import NAMES as LATENT_NAMES
-from puna.convert.families.mamba import convolution, decay
+from puna.convert.families.mamba import column, convolution, decay
 from puna.convert.families.qwen import EXPERTS, NOT_SUMMED
-from puna.convert.family import SCALED, Assumption, Change, Family, Key, Place, Split
+from puna.convert.family import PLAIN, SCALED, Assumption, Change, Family, Key, Place, Split
 from puna.errors import ConversionError
 
 KEYS: Final[dict[str, Key]] = {
@@ -211,4 +212,101 @@ KIMI: Final = Family(
         "linear_attn_config.kda_layers", "head_dim", "num_nextn_predict_layers", "*partial_rotary_factor",
     ),
 )  # fmt: skip
-FAMILIES: Final = (*_GATED_DELTA, KIMI, replace(KIMI, hf=("KimiLinearModel",), prefix="model."))
+
+
+def _ling3_kv_heads(config: Config) -> list[int]:
+    """Return 1 for each layer with attention, else 0; prediction heads have it."""
+    kinds = config.get("layer_types")
+    if kinds is None:
+        every = config.count("layer_group_size")
+        attends = [(layer + 1) % every == 0 for layer in range(config.layers)]
+    else:
+        attends = [kind == "full_attention" for kind in kinds]
+    if not any(attends):
+        raise ConversionError("config.json: no layer has full attention, but a layer must have it")
+    return [*map(int, attends), *[1] * config.heads_ahead]
+
+
+def _ling3_name(name: str, config: Config) -> str:
+    """Return the name as transformers has it, with gates of delta networks told from those of attention."""
+    name = name.replace(".attention.", ".self_attn.").replace(".self_attn.dense.", ".self_attn.o_proj.")
+    layer = re.match(r"model\.layers\.(\d{1,6})\.", name)
+    attends = [*_ling3_kv_heads(config)]
+    if layer and int(layer[1]) < config.layers and not attends[int(layer[1])]:
+        return name.replace(".self_attn.g_proj.", ".self_attn.delta_g_proj.")
+    return name
+
+
+#: The names that published settings and those of transformers have, with transformers' default.
+_LING3_NAMES: Final[dict[str, tuple[str, Any]]] = {
+    "num_experts": ("num_local_experts", 512), "num_experts_per_tok": ("num_experts_per_token", 8),
+    "n_group": ("num_expert_group", 8), "norm_topk_prob": ("moe_renormalize", True),
+    "n_shared_experts": ("num_shared_experts", 1),
+}  # fmt: skip
+
+
+def _ling3(name: str) -> Callable[[Config], Any]:
+    """Return a function that finds a setting that has two names."""
+    other, otherwise = _LING3_NAMES[name]
+
+    def value(config: Config) -> Any:
+        found = config.get(name, other)
+        return otherwise if found is None else found
+
+    return value
+
+
+def _ling3_shared(config: Config) -> int:
+    """Return the size of all shared experts together."""
+    return config.count("moe_intermediate_size") * int(_ling3("n_shared_experts")(config))
+
+
+_LING3_MIXER: Final = {
+    "g_proj": "attn_gate", "delta_g_proj": "ssm_g_a", "f_proj": "ssm_f_a", "b_proj": "ssm_beta",
+    "o_norm": "ssm_norm", "A_log": "ssm_a", "dt_bias": "ssm_dt.bias",
+    **{f"{part}_conv1d": f"ssm_conv1d_{part}" for part in "qkv"},
+}  # fmt: skip
+LING3: Final = Family(
+    hf=("BailingHybridForCausalLM", "BailingMoeV3ForCausalLM"), architecture="bailingmoe3",
+    keys={
+        **LATENT_KEYS, "attention.head_count_kv": _ling3_kv_heads,
+        "attention.q_lora_rank": lambda config: None, "ssm.conv_kernel": "short_conv_kernel_size",
+        "kda.head_dim": ("linear_head_dim", "head_dim"), "kda.safe_gate": lambda config: True,
+        "kda.gate_lower_bound": lambda config: float(config["kda_lower_bound"]),
+        "expert_count": _ling3("num_experts"), "expert_used_count": _ling3("num_experts_per_tok"),
+        "expert_group_count": _ling3("n_group"), "expert_weights_norm": _ling3("norm_topk_prob"),
+        "expert_shared_count": _ling3("n_shared_experts"), "expert_gating_func": lambda config: 2,
+        "expert_shared_feed_forward_length": _ling3_shared,
+    },
+    names={
+        **LATENT_NAMES, "model.word_embeddings": "token_embd",
+        "model.layers.{}.mlp.gate.expert_bias": "blk.{}.exp_probs_b.bias",
+        "model.layers.{}.final_layernorm": "blk.{}.layer_output_norm",
+        **{
+            f"model.layers.{{}}.self_attn.{theirs}": f"blk.{{}}.{ours}"
+            for theirs, ours in _LING3_MIXER.items()
+        },
+    },
+    changes={
+        "ssm_a": lambda values, config: column(np.exp(values), config),
+        **{f"ssm_conv1d_{part}.weight": _convolution for part in "qkv"},
+    },
+    rename=_ling3_name, pre="bailingmoe2", ropes=PLAIN,
+    defaults={
+        "first_k_dense_replace": 2, "layer_group_size": 6, "short_conv_kernel_size": 4,
+        "kda_lower_bound": -5.0, "kda_safe_gate": True, "routed_scaling_factor": 2.5, "rope_theta": 6e6,
+        "topk_group": 4, "rms_norm_eps": 1e-6,
+    },
+    assumed={
+        **LATENT_ASSUMED, "layer_types": lambda config: config.get("layer_types"), "q_lora_rank": (),
+        "tie_word_embeddings": False,
+        "kda_safe_gate": True, "no_kda_lora": True, "gated_attention_proj_granularity_type": "head_wise",
+        "linear_num_heads": lambda config: config.heads,
+        "linear_conv_kernel_dim": lambda config: config["short_conv_kernel_size"],
+        "moe_shared_expert_intermediate_size": _ling3_shared, "use_qk_norm": True,
+        "score_function": "sigmoid",
+        "num_key_value_heads": lambda config: config.heads,
+    },
+    harmless=("head_dim", "layer_group_size", "num_mtp_layers", "mtp_*", "moe_router_enable_expert_bias"),
+)  # fmt: skip
+FAMILIES: Final = (*_GATED_DELTA, KIMI, LING3, replace(KIMI, hf=("KimiLinearModel",), prefix="model."))

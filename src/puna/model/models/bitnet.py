@@ -1,4 +1,4 @@
-"""BitNet b1.58: Llama with weights of -1, 0 or 1 times a scale and norms before the last linear of each half.
+"""BitNet b1.58: Llama with weights -1, 0 or 1 times a scale, and norms before the last linear of each half.
 
 Ma et al., arXiv:2402.17764 and arXiv:2504.12285. The published model of 2025 activates by squared ReLU.
 Weights may be stored in any type; activations are not rounded to 8 bits beyond what that type's kernels do.

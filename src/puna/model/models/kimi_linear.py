@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from puna.gguf.metadata import check_extent, invalid, required, scalar
 from puna.model.decoder import Decoder
@@ -63,6 +63,8 @@ class Layer(PreNormLayer):
 
 
 class KimiLinear(Decoder):
+    rotates: ClassVar[bool] = False
+
     layers: Sequence[Layer] = blocks("blk")
 
     @classmethod
@@ -70,7 +72,7 @@ class KimiLinear(Decoder):
         names = "attention.key_length_mla", "attention.value_length_mla"
         routing = Routing(0, sigmoid=True, normalize=True)
         options = TextOptions.read(
-            file, TextDefaults(head_dims=names, rotates=False, routing=routing, all_attend=False)
+            file, TextDefaults(head_dims=names, rotates=cls.rotates, routing=routing, all_attend=False)
         )
         latent_dim, unrotated = (
             required(file, "attention.kv_lora_rank"),
