@@ -1,0 +1,95 @@
+"""Measure how near the matrix kernels are to what bounds them: multiplications for prompts, memory for one token.
+
+    make bench-kernels                               # writes docs/kernels.json and its table
+    python bench/kernel_bounds.py --types Q4_K       # some types; only prints
+
+The bound is that of AVX-512 VNNI. A product of 4 columns with 16 rows is one instruction, but the scales, minima
+and sums of a block are multiplied by the same units of the processor, so that only a share of the
+multiplications can be the product's. Those of one token and 16 rows are counted in `multiplications`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import roofline
+from kernel_bounds_report import REPORT, Row, Run, line
+from kernels import WORKING_SET, random_matrices, seconds
+from pages import DOCS
+from report import processor
+
+from puna.gguf import GGMLType
+from puna.ops import default_backend
+
+TYPES = ("Q4_K", "Q5_K", "Q6_K", "Q2_K", "Q3_K", "IQ4_XS", "Q8_0", "Q4_0", "Q5_0", "IQ4_NL", "MXFP4")
+#: The columns that share a scale, in types with blocks of 256.
+GROUPS = {"Q4_K": 32, "Q5_K": 32, "IQ4_XS": 32, "Q6_K": 16, "Q2_K": 16, "Q3_K": 16}
+MINIMA = {"Q4_K", "Q5_K", "Q2_K"}
+#: Types whose numbers are stored or multiplied with an excess, which is subtracted with the sums' help.
+EXCESS = {"Q6_K", "Q3_K", "IQ4_XS"}
+
+COLUMNS, TOKENS, SOME_ROWS, MORE_ROWS = 2048, 64, 16, 528
+BLOCK = 256
+
+
+def multiplications(kind: str) -> tuple[int, int]:
+    """Return the instructions that multiply in a block of 256 columns: the products', and all."""
+    products = BLOCK // 4
+    if kind not in GROUPS:  # a scale of the weights times one of the activations, times the sum, in blocks of 32
+        return products, products + 2 * BLOCK // 32
+    scales = BLOCK // GROUPS[kind]
+    pairs = scales // 2  # of sums of activations, times their minima or scales
+    all_of_them = products + scales + pairs * (kind in MINIMA) + pairs * (kind in EXCESS)
+    return products, all_of_them + 2 + 2 * (kind in MINIMA)
+
+
+def prompt_rate(kind: GGMLType) -> float:
+    """Return the multiply-adds per second of one thread, without the time that preparing the activations takes."""
+    ops = default_backend()
+    ops.set_threads(1)
+    x = np.random.default_rng(1).standard_normal((TOKENS, COLUMNS), np.float32)
+    few, many = (random_matrices(kind, rows, COLUMNS, 1)[0] for rows in (SOME_ROWS, MORE_ROWS))
+    times = [
+        seconds(lambda _: ops.linear(x, many), 0.1) - seconds(lambda _: ops.linear(x, few), 0.1) for _ in range(9)
+    ]
+    ops.set_threads(0)
+    return (MORE_ROWS - SOME_ROWS) * COLUMNS * TOKENS / float(np.median(times))
+
+
+def decode_share(kind: GGMLType, reads: list[float]) -> float:
+    """Return the share of the read bandwidth, measured before and after, with which one token's product reads."""
+    ops = default_backend()
+    rows = 8192
+    weights = random_matrices(kind, rows, COLUMNS, WORKING_SET // kind.nbytes(rows * COLUMNS))
+    x = np.random.default_rng(1).standard_normal((1, COLUMNS), np.float32)
+    shares = []
+    for _ in range(5):
+        before = roofline.read_bandwidth(ops.threads())
+        took = seconds(lambda i: ops.linear(x, weights[i % len(weights)]))
+        reads += [before, after := roofline.read_bandwidth(ops.threads())]
+        shares.append(weights[0].packed.nbytes / took / max(before, after))
+    return float(np.median(shares))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--types", nargs="+", default=TYPES, choices=TYPES)
+    parser.add_argument("--output", type=Path, help=f"folder for the results of all types (make: {DOCS.name})")
+    chosen = parser.parse_args()
+    peak, reads, rows = roofline.measure(1).byte_peak, list[float](), list[Row]()
+    for name in chosen.types:
+        products, every = multiplications(name)
+        kind = GGMLType[name]
+        rows.append(Row(name, products / every, prompt_rate(kind) / peak, decode_share(kind, reads)))
+        print(line(rows[-1]), flush=True)
+    if chosen.output:
+        threads = default_backend().threads()
+        REPORT.write(Run(processor(), threads, peak, float(np.median(reads)), rows), chosen.output)
+
+
+if __name__ == "__main__":
+    main()
