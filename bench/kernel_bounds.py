@@ -1,10 +1,10 @@
-"""Measure how near the matrix kernels are to what bounds them: multiplications for prompts, memory for one token.
+"""Measure how near matrix kernels are to what bounds them: multiplications for prompts, memory for one token.
 
     make bench-kernels                               # writes docs/kernels.json and its table
     python bench/kernel_bounds.py --types Q4_K       # some types; only prints
 
-The bound is that of AVX-512 VNNI. A product of 4 columns with 16 rows is one instruction, but the scales, minima
-and sums of a block are multiplied by the same units of the processor, so that only a share of the
+The bound is that of AVX-512 VNNI. A product of 4 columns with 16 rows is one instruction, but the scales,
+minima and sums of a block are multiplied by the same units of the processor, so that only a share of the
 multiplications can be the product's. Those of one token and 16 rows are counted in `multiplications`.
 """
 
@@ -37,7 +37,7 @@ BLOCK = 256
 def multiplications(kind: str) -> tuple[int, int]:
     """Return the instructions that multiply in a block of 256 columns: the products', and all."""
     products = BLOCK // 4
-    if kind not in GROUPS:  # a scale of the weights times one of the activations, times the sum, in blocks of 32
+    if kind not in GROUPS:  # for each 32, a scale of the weights times one of the activations, times the sum
         return products, products + 2 * BLOCK // 32
     scales = BLOCK // GROUPS[kind]
     pairs = scales // 2  # of sums of activations, times their minima or scales
@@ -46,20 +46,21 @@ def multiplications(kind: str) -> tuple[int, int]:
 
 
 def prompt_rate(kind: GGMLType) -> float:
-    """Return the multiply-adds per second of one thread, without the time that preparing the activations takes."""
+    """Return the multiply-adds per second of one thread, without preparing the activations."""
     ops = default_backend()
     ops.set_threads(1)
     x = np.random.default_rng(1).standard_normal((TOKENS, COLUMNS), np.float32)
     few, many = (random_matrices(kind, rows, COLUMNS, 1)[0] for rows in (SOME_ROWS, MORE_ROWS))
     times = [
-        seconds(lambda _: ops.linear(x, many), 0.1) - seconds(lambda _: ops.linear(x, few), 0.1) for _ in range(9)
+        seconds(lambda _: ops.linear(x, many), 0.1) - seconds(lambda _: ops.linear(x, few), 0.1)
+        for _ in range(9)
     ]
     ops.set_threads(0)
     return (MORE_ROWS - SOME_ROWS) * COLUMNS * TOKENS / float(np.median(times))
 
 
 def decode_share(kind: GGMLType, reads: list[float]) -> float:
-    """Return the share of the read bandwidth, measured before and after, with which one token's product reads."""
+    """Return how fast one token's product reads, as a share of the bandwidth measured before and after."""
     ops = default_backend()
     rows = 8192
     weights = random_matrices(kind, rows, COLUMNS, WORKING_SET // kind.nbytes(rows * COLUMNS))
@@ -78,7 +79,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--types", nargs="+", default=TYPES, choices=TYPES)
-    parser.add_argument("--output", type=Path, help=f"folder for the results of all types (make: {DOCS.name})")
+    parser.add_argument("--output", type=Path, help=f"folder for the results (make: {DOCS.name})")
     chosen = parser.parse_args()
     peak, reads, rows = roofline.measure(1).byte_peak, list[float](), list[Row]()
     for name in chosen.types:

@@ -83,7 +83,7 @@ class GatedDeltaNetwork(Module):
 
     def decays(self, alpha: Array) -> Array:
         """Return log decays of the memories: [rows, heads], or per key entry [rows, heads, dim]."""
-        return self.ops.softplus(alpha, self.decay_of_keys)
+        return self.ops.softplus(alpha, self.decay)
 
     def gated(self, mixed: Array, gate: Array) -> Array:
         """Gate the output: [rows, heads * dim] each, to the same shape."""
