@@ -33,7 +33,7 @@ class Run:
 
 
 def line(row: Row) -> str:
-    return f"{row.type:7} bound {row.bound:4.0%}, prompt {row.prompt:4.0%}; decode {row.decode:4.0%} of bandwidth"
+    return f"{row.type:7} bound {row.bound:4.0%}, prompt {row.prompt:4.0%}; decode {row.decode:4.0%} of reads"
 
 
 def table(run: Run) -> str:
