@@ -94,6 +94,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     ),
     "deepseek2": Architecture(
         model="deepseek2:DeepSeek2",
+        projectors=("kimik25",),
         converters=("latent",),
         pre="deepseek-v3",
         add_bos=True,

@@ -16,6 +16,7 @@ from tests.model.models.parity import check_close, original
 from tests.tiny.llama import TinyLlama
 from tests.tiny.vision.deepseek_ocr2 import TinyDeepSeekOcr2
 from tests.tiny.vision.dots_ocr import TinyDotsOcr
+from tests.tiny.vision.kimi_k25 import TinyKimiK25
 from tests.tiny.vision.lighton import TinyLightOn
 from tests.tiny.vision.minicpmv import TinyMiniCPMV
 from tests.tiny.vision.models import VISION_MODELS
@@ -128,6 +129,9 @@ VARIANTS: dict[str, Callable[[], Any]] = {
         TinyLlama(heads=2, kv_heads=1), heads=3, layers=3, norm_eps=1e-3
     ),
     "dots.ocr, all key heads, tied": lambda: TinyDotsOcr(TinyLlama(kv_heads=4), tied=True),
+    "kimi k2.5, three heads, three patches a side of a row": lambda: TinyKimiK25(
+        TinyLlama(), hidden=36, heads=3, layers=3, side=7, merge=3
+    ),
     "lighton, three heads": lambda: TinyLightOn(TinyLlama(heads=2, kv_heads=1), heads=3, layers=3),
     "lighton, all key heads, tied": lambda: TinyLightOn(TinyLlama(kv_heads=4), tied=True),
     "paddleocr, three heads, untied": lambda: TinyPaddleOcr(

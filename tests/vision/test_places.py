@@ -17,7 +17,7 @@ SIZES = [(80, 60), (20, 90), (300, 40), (56, 56), (120, 110)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["idefics3", "internvl", "lfm2", "minicpmv", "minicpmv 4.6"])
+@pytest.mark.parametrize("kind", ["idefics3", "internvl", "kimi k2.5", "lfm2", "minicpmv", "minicpmv 4.6"])
 def test_text_around_an_image_matches_the_processors(kind: str, tmp_path: Path) -> None:
     config = VISION_MODELS[kind]()
     theirs = original(config)

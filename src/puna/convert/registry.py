@@ -22,6 +22,7 @@ _TOWERS: Final = (
     "towers.clip",
     "towers.deepseek_ocr",
     "towers.gemma4",
+    "towers.kimi",
     "towers.llama",
     "towers.minicpm",
     "towers.qwen",

@@ -117,6 +117,7 @@ _PROJECTORS: Final = {
     "gemma3nv": "gemma3n:Gemma3nVision",
     "gemma4v": "gemma4:Gemma4Vision",
     "glm4v": "glm_ocr:GlmOcrVision",
+    "kimik25": "kimi_k25:KimiK25Vision",
     "lightonocr": "pixtral:LightOnVision",
     "llama4": "llama4:Llama4Vision",
     "idefics3": "idefics3:Idefics3Vision",

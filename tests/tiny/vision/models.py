@@ -20,6 +20,7 @@ from tests.tiny.vision.glm4v import TinyGlm4v, TinyGlm4vMoe
 from tests.tiny.vision.glm_ocr import TinyGlmOcr
 from tests.tiny.vision.idefics3 import TinyIdefics3
 from tests.tiny.vision.internvl import TinyInternVL
+from tests.tiny.vision.kimi_k25 import TinyKimiK25
 from tests.tiny.vision.lfm2 import TinyLfm2Vision
 from tests.tiny.vision.lighton import TinyLightOn
 from tests.tiny.vision.llama4 import TinyLlama4Vision
@@ -49,6 +50,7 @@ VISION_MODELS: dict[str, Callable[[], Any]] = {
     "idefics3": lambda: TinyIdefics3(TinyLlama()),
     "internvl": lambda: TinyInternVL(TinyLlama()),
     "internvl-6b": lambda: TinyInternVL(TinyLlama(), large=True),
+    "kimi k2.5": lambda: TinyKimiK25(TinyLlama()),
     "lfm2": lambda: TinyLfm2Vision(TinyLfm2()),
     "lighton": lambda: TinyLightOn(TinyLlama(rope_base=1e6)),
     "llama4": lambda: TinyLlama4Vision(TinyLlama4(chunk=64)),

@@ -112,8 +112,8 @@ class Queries(Table):
 
     @classmethod
     def arranged(cls, values: NDArray[np.float32], options: object) -> NDArray[np.float32]:
-        queries: NDArray[np.float32] = values[0]
-        return queries
+        only: NDArray[np.float32] = values[0]
+        return only
 
 
 class ConformerLayer(Module):
@@ -183,8 +183,8 @@ class ConformerLayer(Module):
     def _of_heads(self, parts: Sequence[Array]) -> Array:
         """Return `parts` [rows * heads, n] side by side: [rows, heads, sum of n]."""
         joined = self.ops.join(parts)
-        by_head: Array = joined.reshape(-1, self.options.heads, joined.shape[1])
-        return by_head
+        of_heads: Array = joined.reshape(-1, self.options.heads, joined.shape[1])
+        return of_heads
 
     def _distance_products(self, queries: Array, begin: int) -> Array:
         """Return the products of queries [rows * heads, head_dim] with the distance of each place of a block.

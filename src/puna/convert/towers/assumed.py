@@ -59,6 +59,12 @@ _ASSUMED: Final[Mapping[str, Mapping[str, tuple[Any, ...]]]] = {
     },
     "idefics3": _SIGLIP,
     "internvl": {"vision_config.hidden_act": ("gelu",), **_PROJECTED, **_LAST_LAYER},
+    "kimik25": {
+        "vision_config.hidden_act": ("gelu_pytorch_tanh",), "vision_config.pos_emb_type": ("divided_fixed",),
+        "vision_config.merge_type": ("sd2_tpool",), "vision_config.mm_projector_type": ("patchmerger",),
+        "vision_config.projector_hidden_act": ("gelu",),
+        "vision_config.rope_parameters.rope_theta": (10000,),
+    },
     "lfm2": {**_SIGLIP, **_PROJECTED, **_LAST_LAYER},
     "lightonocr": {**_SILU, "text_config.rms_norm_eps": (1e-6,)},
     "llama4": {

@@ -21,6 +21,8 @@ Each follows its model's reference. Where llama.cpp (L) or Ollama (O) show a mod
 - PaddleOCR-VL: the projector's GELU is exact (L: by its tanh).
 - dots.ocr: the merger's norm has an epsilon of its own (L: the tower's), and its GELU is exact (L: by its
   tanh).
+- Kimi K2.5: a small picture is not enlarged, black completes its sides, and the projector's GELU is exact
+  (L: by its tanh). `image` and another token precede the rows, as in the published template (not L).
 - DeepSeek-OCR: a picture no larger than a tile is not cut (O cuts it).
 
 Three deviations from the reference: MiniCPM-V's `<image_id>` is not written (as in L); pictures for Qwen3-VL
