@@ -870,13 +870,14 @@ FAMILIES.update({
         rotated=0, by="recordings",
     ),
 })  # fmt: skip
-#: Models that transformers lacks, or needs another library for, and Qwen3-ASR, whose text model is Qwen 3;
-#: their own tests have references.
+#: Models that transformers lacks, or needs another library for, and those that hear beside a text model of
+#: another name; their own tests have references.
 ELSEWHERE: Final = frozenset({
     "BailingMoeV2ForCausalLM", "CodeShellForCausalLM", "DeepseekForCausalLM", "ExaoneForCausalLM",
     "ExaoneMoEForCausalLM", "InternLM2ForCausalLM", "MiniCPMForCausalLM", "OrionForCausalLM",
     "XverseForCausalLM", "DeepseekOCRForCausalLM", "DeepseekOCR2ForCausalLM", "DotsOCRForCausalLM",
     "Ernie4_5_ForCausalLM", "Gemma3nForConditionalGeneration", "Qwen3ASRForConditionalGeneration",
+    "GraniteSpeechForConditionalGeneration",
     "JinaBertForMaskedLM", "JinaBertForSequenceClassification", "JinaBertModel", "MambaLMHeadModel",
     "MPTForCausalLM", "MiMoV2ForCausalLM", "MiniCPMO", "MiniCPMV", "RWKV7ForCausalLM", "Rwkv7ForCausalLM",
     "RwkvHybridForCausalLM",
