@@ -36,9 +36,6 @@ from puna.convert.vocabulary import vocabulary
 from puna.errors import ConversionError, GGUFError, ModelError
 from puna.gguf import FileType, GGMLType, GGUFWriter, ValueType, quantize
 from puna.machine import usable_threads
-from puna.model.adapters.peft import CONFIG as PEFT_CONFIG
-from puna.model.adapters.peft import WEIGHTS as PEFT_WEIGHTS
-from puna.model.adapters.peft import convert as convert_peft
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +47,8 @@ _KINDS: Final = {"tokenizer.ggml.scores": ValueType.FLOAT32, "tokenizer.ggml.tok
 _PIECE: Final = 1 << 20  # values
 _AHEAD: Final = 3  # pieces queued per thread
 _FORMAT_VERSION: Final = 2
+#: Files that PEFT saves for an adapter.
+_PEFT: Final = ("adapter_config.json", "adapter_model.safetensors")
 
 
 def convert(
@@ -112,6 +111,8 @@ def convert_adapters(
     made: dict[str, Path] = {}
     with Checkpoint(folder) as checkpoint:
         if saved := _saved_adapter(checkpoint):
+            from puna.model.adapters.peft import convert as convert_peft
+
             task, settings, weights = saved
             try:
                 convert_peft(settings, weights, model, target(task), task=task)
@@ -204,7 +205,7 @@ def _saved_adapter(checkpoint: Checkpoint) -> tuple[str, Path, Path] | None:
     task = family_of(checkpoint).task
     if not task or checkpoint.config.get("has_lora_adapter") is False:
         return None
-    paths = [checkpoint.folder / name for name in (PEFT_CONFIG, PEFT_WEIGHTS)]
+    paths = [checkpoint.folder / name for name in _PEFT]
     for path in paths:
         if not path.is_file():
             raise ConversionError(
