@@ -11,6 +11,7 @@ from puna.errors import AudioError, RequestError
 from tests.audio.hearing import file_of, sound
 from tests.model.models.parity import original
 from tests.tiny.audio.models import HEARING_MODELS
+from tests.tiny.converted import contents_of
 from tests.tiny.llama import tiny_llama_gguf
 
 
@@ -45,3 +46,23 @@ def test_a_recording_for_a_model_that_does_not_hear_is_refused(tmp_path: Path) -
         pytest.raises(RequestError, match=r"deaf\.gguf has no audio tower"),
     ):
         ask(model, audio=[sound(1)])
+
+
+def test_a_template_that_leaves_out_what_users_send_is_refused(tmp_path: Path) -> None:
+    config = HEARING_MODELS["voxtral"]()
+    layout = config.write(tmp_path, original(config))
+    text = contents_of(layout.model)
+    text.keys["tokenizer.chat_template"] = (
+        "{% for m in messages if m.role == 'system' %}{{ m.content }}{% endfor %} go"
+    )
+    deaf = text.write(tmp_path / "deaf.gguf")
+    with puna.load(deaf, projector=layout.projector, num_ctx=256) as model:
+        asked = {"role": "user", "content": "what was said?"}
+        assert model.chat([asked], temperature=0, num_predict=1).text is not None
+        with pytest.raises(
+            RequestError, match="the chat template leaves out the message with the newest image"
+        ):
+            model.chat([{**asked, "audio": [sound(1)]}], temperature=0, num_predict=1)
+        answered = [{**asked, "audio": [sound(1)]}, {"role": "assistant", "content": "yes"}, asked]
+        with pytest.raises(RequestError, match="leaves out the message"):
+            model.chat(answered, temperature=0, num_predict=1)

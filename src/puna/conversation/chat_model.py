@@ -20,7 +20,7 @@ from puna.chat.answers.family import Reading
 from puna.chat.answers.registry import PARSERS, family_by
 from puna.chat.answers.tools import tools_of
 from puna.chat.templates.choose import ChatTemplate, chat_template
-from puna.chat.templates.messages import Chat, Insert, Message, Think, Traits, tagged
+from puna.chat.templates.messages import Chat, Insert, Message, Think, Traits, tag, tagged
 from puna.chat.templates.model_facts import ModelFacts
 from puna.chat.templates.renderer.client import Renderer, Rendering
 from puna.chat.templates.tool_order import ordered
@@ -146,6 +146,19 @@ def _before_last(rendering: Rendering, messages: Sequence[Message]) -> str:
         return rendering.text_before_last()
     except PunaError:
         return ""
+
+
+def _check_shown(messages: Sequence[Message], text: str) -> None:
+    """Raise RequestError if the prompt `text` of `messages` lacks the newest images or recordings.
+
+    They stand in the texts of messages, which a chat template may leave out.
+    """
+    shown = next((message.images for message in reversed(messages) if message.images), [])
+    if any(tag(number) not in text for number in shown):
+        raise RequestError(
+            "the chat template leaves out the message with the newest image or recording, so that the model "
+            "would not get it: use a template that writes the texts of messages"
+        )
 
 
 class ChatModel:
@@ -436,6 +449,7 @@ class ChatModel:
                 text = rendering.text()
                 count(text)
             before = _before_last(rendering, messages) if resumes_at_places and len(tries) == 1 else ""
+        _check_shown(messages, next(iter(tries)))
         everything, read = next(iter(tries.values())), tries[text]
         # A lower bound for the text that was not even tokenised.
         missing = -(-missing_bytes // self._tokenizer.longest_bytes)
