@@ -67,10 +67,17 @@ def test_a_file_of_whisper_cpp_is_created_and_used(shell: Shell, sounds: Path, t
     done = shell.run("transcribe", "--model", "ggml", "one.wav", cwd=sounds)
     assert done.returncode == 0, done.stderr
     assert "one.wav: 3.0 s of english" in done.stderr
+    by_path = ("transcribe", "--model", str(tmp_path / "ggml-tiny.bin"), "one.wav")
+    again = [shell.run(*by_path, cwd=sounds) for _ in range(2)]
+    assert [each.stdout for each in again] == [done.stdout] * 2, again[0].stderr
+    assert ["Added ggml-tiny.gguf as model 'ggml-tiny'" in each.stderr for each in again] == [True, False]
     (tmp_path / "ggml-cut.bin").write_bytes((tmp_path / "ggml-tiny.bin").read_bytes()[:-5])
     refused = shell.run("create", "cut", "-f", "-", stdin=f"FROM {tmp_path / 'ggml-cut.bin'}")
     assert refused.returncode == 1
     assert "ggml-cut.bin ends within tensor" in " ".join(refused.stderr.split())
+    unread = shell.run("transcribe", "--model", str(tmp_path / "ggml-cut.bin"), "one.wav", cwd=sounds)
+    assert unread.returncode == 1
+    assert "ggml-cut.bin ends within tensor" in " ".join(unread.stderr.split())
 
 
 def test_a_model_that_transcribes_is_not_run(shell: Shell, sounds: Path) -> None:

@@ -108,6 +108,18 @@ def converted_folder(folder: Path) -> Converted:
         )
 
 
+def gguf_of(file: Path) -> Path:
+    """Return the GGUF file that a file of whisper.cpp is converted to, or any other file itself."""
+    if not is_whisper_cpp(file):
+        return file
+    from puna.convert import converted_whisper_cpp
+
+    with StatusLines() as lines:
+        return converted_whisper_cpp(
+            file, lambda _, done, total: lines.show(f"converting {file.name}", done, total)
+        )
+
+
 def model_of_folder(client: Client, parts: Converted) -> str:
     """Return the name of a model made from a converted folder; see `model_from_file`."""
     files = [parts.model, *([parts.projector] if parts.projector else ())]

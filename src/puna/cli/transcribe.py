@@ -14,7 +14,7 @@ from typing import Any, Final
 from puna.audio.subtitles import srt, vtt
 from puna.cli import terminal
 from puna.cli.client import Client
-from puna.cli.create import converted_folder, model_from_file, model_of_folder
+from puna.cli.create import converted_folder, gguf_of, model_from_file, model_of_folder
 from puna.cli.manage import existing_file, is_model_file
 from puna.cli.server_process import connect
 from puna.cli.transfers import pull_missing
@@ -141,9 +141,9 @@ def _chosen_model(client: Client, given: str | None) -> str:
         pull_missing(client, given)
         return given
     path = path_of(given)
-    return (
-        model_of_folder(client, converted_folder(path)) if path.is_dir() else model_from_file(client, given)
-    )
+    if path.is_dir():
+        return model_of_folder(client, converted_folder(path))
+    return model_from_file(client, str(gguf_of(existing_file(given))))
 
 
 def _transcribed(

@@ -1,6 +1,6 @@
 """Conversion of published models (a folder of safetensors, settings and a tokenizer) to GGUF files."""
 
-from puna.convert.cache import Converted, converted
+from puna.convert.cache import Converted, converted, converted_whisper_cpp
 from puna.convert.convert import check_convertible, convert, convert_adapters, convert_tower
 from puna.convert.registry import convertible, convertible_towers, family_of
 
@@ -11,6 +11,7 @@ __all__ = [
     "convert_adapters",
     "convert_tower",
     "converted",
+    "converted_whisper_cpp",
     "convertible",
     "convertible_towers",
     "family_of",

@@ -1,4 +1,4 @@
-"""A cache of published models' folders converted to GGUF, so that each is converted only once."""
+"""A cache of published models converted to GGUF, so that each is converted only once."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import hashlib
 import os
 import secrets
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from puna import __version__, config
 from puna.convert.convert import Report, convert, convert_adapters, convert_tower
+from puna.convert.whisper_cpp import convert_whisper_cpp
 from puna.errors import ConversionError
 
 #: Called with the part being converted, the bytes done and the total.
@@ -39,22 +40,42 @@ def converted(folder: Path, progress: Progress = lambda part, done, total: None)
     folder = folder.resolve()
     if not any(folder.glob("*.safetensors")):
         raise ConversionError(_nothing_to_convert(folder))
-    kept = config.home() / "converted" / f"{folder.name}-{_digest(str(folder))}"
-    place = kept / _state_digest(folder)
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and ".git" not in path.parts)
+    place = _place_of(folder, files, lambda draft: _convert(folder, draft, progress))
+    return _files_in(place, folder.name)
+
+
+def converted_whisper_cpp(file: Path, progress: Progress = lambda part, done, total: None) -> Path:
+    """Return the GGUF file for a `file` of whisper.cpp, kept like those of `converted`. Raises likewise."""
+    file = file.resolve()
+    name = f"{file.stem}.gguf"
+
+    def convert_into(draft: Path) -> None:
+        convert_whisper_cpp(
+            file, draft / name, name=file.name, report=lambda done, total: progress("model", done, total)
+        )
+
+    return _place_of(file, [file], convert_into) / name
+
+
+def _place_of(source: Path, files: Sequence[Path], convert_into: Callable[[Path], None]) -> Path:
+    """Return the folder with the files for the present state of a source, made first if it does not exist."""
+    kept = config.home() / "converted" / f"{source.name}-{_digest(str(source))}"
+    place = kept / _state_digest(source, files)
     if not place.is_dir():
         draft = kept / f"tmp-{os.getpid()}-{secrets.token_hex(4)}"
         try:
             draft.mkdir(parents=True)
-            _convert(folder, draft, progress)
+            convert_into(draft)
             _move_into_place(draft, place)
         except OSError as error:
             raise ConversionError(
-                f"{folder.name} cannot be converted into {kept}: {error.strerror or error}; "
+                f"{source.name} cannot be converted into {kept}: {error.strerror or error}; "
                 "PUNA_HOME chooses another place, 'puna convert' writes where you say"
             ) from error
         finally:
             shutil.rmtree(draft, ignore_errors=True)
-    return _files_in(place, folder.name)
+    return place
 
 
 def _convert(folder: Path, draft: Path, progress: Progress) -> None:
@@ -92,11 +113,10 @@ def _files_in(place: Path, name: str) -> Converted:
     )
 
 
-def _state_digest(folder: Path) -> str:
-    """Return a digest of the names, sizes and times of `folder`'s files, and of the converter's version."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and ".git" not in path.parts)
+def _state_digest(source: Path, files: Sequence[Path]) -> str:
+    """Return a digest of the names, sizes and times of a source's files, and of the converter's version."""
     stamps = [(path, path.stat()) for path in files]
-    listed = [f"{path.relative_to(folder)}\0{at.st_size}\0{at.st_mtime_ns}" for path, at in stamps]
+    listed = [f"{path.relative_to(source)}\0{at.st_size}\0{at.st_mtime_ns}" for path, at in stamps]
     return _digest("\n".join([__version__, *listed]))
 
 
