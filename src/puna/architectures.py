@@ -173,7 +173,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "gemma4": Architecture(
         model="gemma4:Gemma4",
         tower="gemma4:Gemma4Vision",
-        projectors=("gemma4a", "gemma4v"),
+        projectors=("gemma4a", "gemma4ua", "gemma4uv", "gemma4v"),
         converters=("gemma",),
         rows="published",
         pre="gemma4",

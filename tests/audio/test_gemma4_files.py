@@ -15,6 +15,7 @@ from puna.errors import ConversionError, ModelError
 from puna.model.load import load_model
 from tests.model.models.parity import original
 from tests.tiny.audio.gemma4 import TinyGemma4Audio
+from tests.tiny.audio.gemma4_unified import TinyGemma4UnifiedAudio
 from tests.tiny.converted import contents_of
 from tests.tiny.llama import TinyLlama
 from tests.tiny.vision.common import Layout
@@ -83,6 +84,57 @@ def test_a_tower_that_cannot_be_read_is_refused(name: str, layout: Layout) -> No
         load_model(layout.model, projector=found.write(layout.projector.with_name("changed.gguf")))
 
 
+@pytest.fixture(scope="module")
+def unified(tmp_path_factory: pytest.TempPathFactory) -> Layout:
+    config = TinyGemma4UnifiedAudio(TinyLlama())
+    return config.write(tmp_path_factory.mktemp("unified"), original(config))
+
+
+def test_a_model_without_layers_for_recordings_has_their_keys_nevertheless(unified: Layout) -> None:
+    assert unified.projector is not None
+    tower = contents_of(unified.projector)
+    expected = {
+        "vision.projector_type": "gemma4uv", "vision.block_count": 0, "vision.embedding_length": 24,
+        "audio.projector_type": "gemma4ua", "audio.block_count": 0, "audio.embedding_length": 640,
+        "audio.feed_forward_length": 0, "audio.attention.head_count": 0, "audio.num_mel_bins": 640,
+        "audio.attention.layer_norm_epsilon": pytest.approx(1e-6),
+    }  # fmt: skip
+    assert {key: tower.keys.get(key) for key in expected} == expected
+    assert tower.tensors["v.position_embd.weight"].shape == (2, 32, 24)
+    loaded = load_model(unified.model, projector=unified.projector)
+    assert loaded.vision is not None
+    assert loaded.audio is not None
+
+
+def test_too_many_samples_for_a_row_are_refused(unified: Layout) -> None:
+    assert unified.projector is not None
+    found = contents_of(unified.projector)
+    found.set({"audio.embedding_length": 1 << 20})
+    with pytest.raises(ModelError, match="embedding_length' is 1048576, and at most 16384 samples"):
+        load_model(unified.model, projector=found.write(unified.projector.with_name("changed.gguf")))
+
+
+def test_a_processor_that_takes_other_rows_is_refused(unified: Layout, tmp_path: Path) -> None:
+    folder = with_settings(
+        unified, tmp_path, "preprocessor_config.json", "feature_extractor", {"feature_size": 320}
+    )
+    with pytest.raises(ConversionError, match="feature_size' is 320.*gemma4ua can only have 640"):
+        convert_tower(folder, tmp_path / "tower.gguf")
+
+
+def with_settings(layout: Layout, into: Path, file: str, part: str, changes: dict[str, Any]) -> Path:
+    """Return a checkpoint as that of `layout`, with `changes` to a part of one of its settings files."""
+    folder = into / "checkpoint"
+    folder.mkdir()
+    for each in (layout.model.parent / "checkpoint").iterdir():
+        (folder / each.name).symlink_to(each)
+    settings = json.loads((folder / file).read_text())
+    settings[part] |= changes
+    (folder / file).unlink()
+    (folder / file).write_text(json.dumps(settings))
+    return folder
+
+
 #: Settings in a file of the folder that no key carries, and the complaint.
 SETTINGS: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "context": ("config.json", "audio_config", {"attention_context_left": 9}, "attention_context_left' is 9"),
@@ -103,13 +155,6 @@ SETTINGS: dict[str, tuple[str, str, dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", SETTINGS)
 def test_settings_that_no_key_carries_are_refused(name: str, tmp_path: Path, layout: Layout) -> None:
     file, part, changes, complaint = SETTINGS[name]
-    folder = tmp_path / "checkpoint"
-    folder.mkdir()
-    for each in (layout.model.parent / "checkpoint").iterdir():
-        (folder / each.name).symlink_to(each)
-    settings = json.loads((folder / file).read_text())
-    settings[part] |= changes
-    (folder / file).unlink()
-    (folder / file).write_text(json.dumps(settings))
+    folder = with_settings(layout, tmp_path, file, part, changes)
     with pytest.raises(ConversionError, match=complaint):
         convert_tower(folder, tmp_path / "tower.gguf")

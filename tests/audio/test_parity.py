@@ -16,6 +16,7 @@ from tests.audio.hearing import Pair, is_heard, sound
 from tests.engine.runs import Run, Watched
 from tests.model.models.parity import check_close, original
 from tests.tiny.audio.gemma4 import TinyGemma4Audio
+from tests.tiny.audio.gemma4_unified import TinyGemma4UnifiedAudio
 from tests.tiny.audio.granite_speech import TinyGraniteSpeech
 from tests.tiny.audio.models import HEARING_MODELS
 from tests.tiny.audio.qwen2_audio import TinyQwen2Audio
@@ -128,6 +129,7 @@ VARIANTS: dict[str, Callable[[], Any]] = {
     "gemma4, large, three heads, more taps, no bounds": lambda: TinyGemma4Audio(
         TinyLlama(), large=True, heads=3, layers=3, bands=24, channels=5, output=36, taps=7, bounded=False
     ),
+    "gemma4 12b, shorter rows": lambda: TinyGemma4UnifiedAudio(TinyLlama(), samples=150, seed=3),
     "voxtral, three heads, six states a row": lambda: TinyVoxtral(
         TinyLlama(heads=2, kv_heads=1), heads=3, layers=3, positions=120, joined=6, bands=128
     ),

@@ -543,6 +543,14 @@ FAMILIES: Final[dict[str, Family]] = {
             "use_bidirectional_attention": ("all", "vision", None),
         },
         groups=(_gemma4_experts,), kinds=_PER_KIND),
+    "Gemma4UnifiedForCausalLM": Family(
+        {name: _GEMMA4[name] for name in ("layer_types", "global_head_dim", "rope_parameters")},
+        {
+            "layer_types": ([_WINDOW, _FULL, _FULL], [_FULL] * LAYERS, [_FULL, _WINDOW, _FULL], ABSENT),
+            "sliding_window": (5, 12), "use_bidirectional_attention": ("all", "vision", None),
+        },
+        kinds=_PER_KIND,
+    ),
     # Latent attention.
     "DeepseekV2ForCausalLM": Family({**_OWN_HEADS, **_GROUPS, "num_experts_per_tok": 2}, _LATENT),
     "DeepseekV3ForCausalLM": Family(_OWN_HEADS, _LATENT),
@@ -876,7 +884,8 @@ ELSEWHERE: Final = frozenset({
     "BailingMoeV2ForCausalLM", "CodeShellForCausalLM", "DeepseekForCausalLM", "ExaoneForCausalLM",
     "ExaoneMoEForCausalLM", "InternLM2ForCausalLM", "MiniCPMForCausalLM", "OrionForCausalLM",
     "XverseForCausalLM", "DeepseekOCRForCausalLM", "DeepseekOCR2ForCausalLM", "DotsOCRForCausalLM",
-    "Ernie4_5_ForCausalLM", "Gemma3nForConditionalGeneration", "Qwen3ASRForConditionalGeneration",
+    "Ernie4_5_ForCausalLM", "Gemma3nForConditionalGeneration",
+    "Gemma4UnifiedForConditionalGeneration", "Qwen3ASRForConditionalGeneration",
     "GraniteSpeechForConditionalGeneration",
     "JinaBertForMaskedLM", "JinaBertForSequenceClassification", "JinaBertModel", "MambaLMHeadModel",
     "MPTForCausalLM", "MiMoV2ForCausalLM", "MiniCPMO", "MiniCPMV", "RWKV7ForCausalLM", "Rwkv7ForCausalLM",

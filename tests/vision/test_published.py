@@ -218,6 +218,7 @@ OWN: dict[str, dict[str, Any]] = {
     "gemma3": {"projector_type": "gemma3", "use_gelu": True},
     "gemma3n": {"vision.projector_type": "gemma3nv"},
     "gemma4": {"vision.projector_type": "gemma4v"},
+    "gemma4 12b": {"vision.projector_type": "gemma4uv"},
     "glm4v": {"projector_type": "glm4v", "use_silu": True},
     "glmocr": {"projector_type": "glm4v", "use_silu": True},
     "idefics3": {
@@ -260,6 +261,7 @@ BEYOND = {
     "deepseek-ocr": {"vision.projector.scale_factor"},
     "gemma3": {"vision.projector.scale_factor"},
     "gemma4": {"vision.projector.scale_factor", "vision.image_max_pixels"},
+    "gemma4 12b": {"vision.projector.scale_factor", "vision.image_max_pixels"},
     "qwen25vl": {"vision.window_size"},
 }
 

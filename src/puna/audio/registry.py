@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 #: Towers in files of their own, by `clip.projector_type`: "module:Class" in `towers/`.
 _PROJECTORS: Final = {
     "gemma4a": "gemma4:Gemma4Audio",
+    "gemma4ua": "gemma4_unified:Gemma4UnifiedAudio",
     "granite_speech": "granite_speech:GraniteSpeechAudio",
     "qwen2a": "qwen2_audio:Qwen2Audio",
     "qwen3a": "qwen3_asr:Qwen3Audio",

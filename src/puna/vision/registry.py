@@ -115,6 +115,7 @@ _PROJECTORS: Final = {
     "dots_ocr": "dots_ocr:DotsOcrVision",
     "gemma3": "gemma3:Gemma3Vision",
     "gemma3nv": "gemma3n:Gemma3nVision",
+    "gemma4uv": "gemma4_unified:Gemma4UnifiedVision",
     "gemma4v": "gemma4:Gemma4Vision",
     "glm4v": "glm_ocr:GlmOcrVision",
     "kimik25": "kimi_k25:KimiK25Vision",

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.tiny.audio.gemma4 import TinyGemma4Audio
+from tests.tiny.audio.gemma4_unified import TinyGemma4UnifiedAudio
 from tests.tiny.audio.granite_speech import TinyGraniteSpeech
 from tests.tiny.audio.qwen2_audio import TinyQwen2Audio
 from tests.tiny.audio.qwen3_asr import TinyQwen3Asr
@@ -15,6 +16,7 @@ from tests.tiny.llama import TinyLlama
 #: Configs of tiny models that hear, by name.
 HEARING_MODELS: dict[str, Callable[[], Any]] = {
     "gemma4": lambda: TinyGemma4Audio(TinyLlama()),
+    "gemma4 12b": lambda: TinyGemma4UnifiedAudio(TinyLlama()),
     "granite-speech": lambda: TinyGraniteSpeech(TinyLlama()),
     "qwen2-audio": lambda: TinyQwen2Audio(TinyLlama(rope_base=1e6)),
     "qwen3-asr": lambda: TinyQwen3Asr(TinyLlama(rope_base=1e6)),

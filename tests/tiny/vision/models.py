@@ -16,6 +16,7 @@ from tests.tiny.vision.dots_ocr import TinyDotsOcr
 from tests.tiny.vision.gemma3 import TinyGemma3Vision
 from tests.tiny.vision.gemma3n import TinyGemma3nVision
 from tests.tiny.vision.gemma4 import TinyGemma4Vision
+from tests.tiny.vision.gemma4_unified import TinyGemma4UnifiedVision
 from tests.tiny.vision.glm4v import TinyGlm4v, TinyGlm4vMoe
 from tests.tiny.vision.glm_ocr import TinyGlmOcr
 from tests.tiny.vision.idefics3 import TinyIdefics3
@@ -44,6 +45,7 @@ VISION_MODELS: dict[str, Callable[[], Any]] = {
     "gemma3n": lambda: TinyGemma3nVision(TinyLlama()),
     "gemma4": lambda: TinyGemma4Vision(TinyLlama(), large=True),
     "gemma4, small": lambda: TinyGemma4Vision(TinyLlama()),
+    "gemma4 12b": lambda: TinyGemma4UnifiedVision(TinyLlama()),
     "glm4v": lambda: TinyGlm4v(TinyLlama()),
     "glm4v, experts": lambda: TinyGlm4vMoe(TinyLlama()),
     "glmocr": lambda: TinyGlmOcr(TinyLlama()),

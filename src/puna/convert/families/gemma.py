@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from statistics import NormalDist
 from typing import Any, Final
 
@@ -327,4 +328,10 @@ GEMMA4: Final = Family(
     },
     harmless=("attention_k_eq_v", "enable_moe_block"),
 )  # fmt: skip
-FAMILIES: Final = (*_WITHOUT_LAYER_INPUTS, GEMMA3N, GEMMA4)
+#: Gemma 4 12B, whose pictures and recordings are projected without layers of a tower.
+GEMMA4_UNIFIED: Final = replace(
+    GEMMA4,
+    hf=("Gemma4UnifiedForCausalLM", "Gemma4UnifiedForConditionalGeneration"),
+    defaults={"rope_parameters": _GEMMA4_ROTATION, "hidden_size_per_layer_input": 0},
+)
+FAMILIES: Final = (*_WITHOUT_LAYER_INPUTS, GEMMA3N, GEMMA4, GEMMA4_UNIFIED)

@@ -47,6 +47,7 @@ _ASSUMED: Final[Mapping[str, Mapping[str, tuple[Any, ...]]]] = {
         "audio_config.attention_invalid_logits_value": (-1e9,), "audio_config.rms_norm_eps": (1e-6,),
         "audio_config.gradient_clipping": (1e10,),
     },
+    "gemma4uv": {"vision_config.rms_norm_eps": (1e-6,)},
     "gemma4v": {
         "vision_config.hidden_activation": ("gelu_pytorch_tanh",),
         "vision_config.rope_parameters.rope_theta": (100,),

@@ -158,6 +158,75 @@ GEMMA4_AUDIO: Final = Family(
     },
 )  # fmt: skip
 
+
+
+def _by_channel_first(values: Values, config: Config) -> Values:
+    """Reorder the pixels of a square, the last axis, from row by row to channel by channel."""
+    side = config.count("patch_size") * _pool(config)
+    squares = values.reshape(*values.shape[:-1], side, side, 3)
+    return np.ascontiguousarray(np.moveaxis(squares, -1, -3)).reshape(values.shape)
+
+
+def _by_axis(values: Values, config: Config) -> Values:
+    return np.ascontiguousarray(values.swapaxes(0, 1))
+
+
+GEMMA4_UNIFIED: Final = Family(
+    hf=("Gemma4UnifiedForConditionalGeneration",), architecture="clip",
+    kept=("vision_embedder.", "embed_vision."),
+    keys={
+        **GEMMA4.keys,
+        "vision.projector_type": lambda config: "gemma4uv",
+        "vision.embedding_length": "mm_embed_dim",
+        **{
+            f"vision.{key}": lambda config: 0
+            for key in ("feed_forward_length", "block_count", "attention.head_count")
+        },
+    },
+    names={
+        "vision_embedder.patch_dense": "v.patch_embd", "vision_embedder.patch_ln1": "v.patch_norm.1",
+        "vision_embedder.patch_ln2": "v.patch_norm.2", "vision_embedder.pos_norm": "v.patch_norm.3",
+        "vision_embedder.pos_embedding": "v.position_embd.weight",
+        "embed_vision.embedding_projection": "mm.input_projection",
+    },
+    changes={
+        "v.patch_embd.weight": _by_channel_first, "v.position_embd.weight": _by_axis,
+        **{f"v.patch_norm.1.{kind}": _by_channel_first for kind in ("weight", "bias")},
+    },
+)  # fmt: skip
+_SAMPLES: Final = "audio_embed_dim"
+
+
+def _samples(config: Config) -> int:
+    """Return the samples of a row. Raises ConversionError if the processor takes another number."""
+    extractor = config.image_setting("feature_extractor", {})
+    given: Mapping[str, Any] = extractor if isinstance(extractor, dict) else {}
+    samples = config.count(_SAMPLES)
+    allowed = {"feature_size": samples, "audio_samples_per_token": samples, "sampling_rate": 16000}
+    for name, right in allowed.items():
+        if (value := given.get(name)) is not None and value != right:
+            raise ConversionError(
+                f"processor_config.json: 'feature_extractor.{name}' is {shown(value)}, and a tower of type "
+                f"gemma4ua can only have {right} in a file"
+            )
+    return samples
+
+
+GEMMA4_UNIFIED_AUDIO: Final = Family(
+    hf=("Gemma4UnifiedForConditionalGeneration",), architecture="clip", sense="audio", kept=("embed_audio.",),
+    keys={
+        "audio.projector_type": lambda config: "gemma4ua",
+        "audio.embedding_length": _samples,
+        "audio.num_mel_bins": _samples,
+        "audio.attention.layer_norm_epsilon": lambda config: config.get("rms_norm_eps") or 1e-6,
+        **{
+            f"audio.{key}": lambda config: 0
+            for key in ("feed_forward_length", "block_count", "attention.head_count")
+        },
+    },
+    names={"embed_audio.embedding_projection": "mm.a.input_projection"},
+)  # fmt: skip
+
 _BLOCK: Final = (
     "conv_exp", "bn1", "conv_pwl", "bn2", "dw_start.conv", "dw_start.bn", "pw_exp.conv", "pw_exp.bn",
     "dw_mid.conv", "dw_mid.bn", "pw_proj.conv", "pw_proj.bn", "layer_scale.gamma", "norm", "attn.query.proj",
@@ -208,4 +277,4 @@ GEMMA3N: Final = Family(
     },
     changes={"v.conv_stem.conv.bias": _by_channel, "layer_scale.gamma": _by_channel},
 )  # fmt: skip
-FAMILIES: Final = (GEMMA3N, GEMMA4, GEMMA4_AUDIO)
+FAMILIES: Final = (GEMMA3N, GEMMA4, GEMMA4_AUDIO, GEMMA4_UNIFIED, GEMMA4_UNIFIED_AUDIO)

@@ -157,6 +157,11 @@ class Gemma4VisionOptions(VisionOptions):
         return self.patch_size * self.merge
 
     @property
+    def places(self) -> int:
+        """Learned positions per row along a side."""
+        return self.merge
+
+    @property
     def max_rows(self) -> int:
         return self.max_pixels // self.unit**2
 
@@ -184,26 +189,14 @@ class Gemma4Vision(VisionTower):
             file, text_size, image_size=224, patch_size=16, feed_forward=("v.blk.0.ffn_gate.weight",),
             mean=(0.0,) * 3, std=(1.0,) * 3,
         )  # fmt: skip
-        merge = required(file, "vision.projector.scale_factor", 3)
-        if merge > 16:
-            raise invalid(
-                file, "vision.projector.scale_factor", f"is {merge}, which is more than any model has"
-            )
-        unit, key = options.patch_size * merge, first_of(file, "vision.image_max_pixels", "vision.max_pixels")
-        most = required(file, key, _MAX_ROWS * unit**2)
-        if not unit**2 <= most <= _ABSURD_PIXELS:
-            raise invalid(file, key, f"is {most}, but one row takes {unit} x {unit} pixels")
+        merge, most = read_row_size(file, options.patch_size)
         bounds = _bound_count(file, len(options.layers))
         layers = tuple(Gemma4VisionLayerOptions(**vars(each), bound_count=bounds) for each in options.layers)
-        table = file.tensors.get("v.position_embd.weight")
-        size = table.shape[1] if table is not None and len(table.shape) == 3 else 0
-        if size < merge:
-            raise ModelError(f"{file.path}: there are positions for {size} columns, but a row takes {merge}")
         return Gemma4VisionOptions(
             **{**vars(options), "layers": layers, **_centred(options.mean, options.std)},
             merge=merge,
             max_pixels=most,
-            table_size=size,
+            table_size=read_table_size(file, merge),
             rope_base=positive(file, "vision.rope.freq_base", 100.0),
         )
 
@@ -220,7 +213,7 @@ class Gemma4Vision(VisionTower):
     def prepare(self, picture: Picture) -> Prepared:
         unit = self.options.unit
         columns, rows = filling(*picture.size, unit, self.options.max_rows)
-        wide, high = columns * self.options.merge, rows * self.options.merge
+        wide, high = columns * self.options.places, rows * self.options.places
         if max(wide, high) > self.options.table_size:
             raise ImageError(
                 f"an image of {picture.width} x {picture.height} pixels is too long and narrow: it would be "
@@ -267,6 +260,27 @@ def filling(width: int, height: int, unit: int, most: int) -> tuple[int, int]:
         return columns, rows
     # Too long and narrow for a whole unit across.
     return min(max(width // height, 1), most), min(max(height // width, 1), most)
+
+
+def read_row_size(file: GGUFFile, patch_size: int) -> tuple[int, int]:
+    """Return the patches per row along a side and the pixels of the largest image. Raises `ModelError`."""
+    merge = required(file, "vision.projector.scale_factor", 3)
+    if merge > 16:
+        raise invalid(file, "vision.projector.scale_factor", f"is {merge}, which is more than any model has")
+    unit, key = patch_size * merge, first_of(file, "vision.image_max_pixels", "vision.max_pixels")
+    most = required(file, key, _MAX_ROWS * unit**2)
+    if not unit**2 <= most <= _ABSURD_PIXELS:
+        raise invalid(file, key, f"is {most}, but one row takes {unit} x {unit} pixels")
+    return merge, most
+
+
+def read_table_size(file: GGUFFile, least: int) -> int:
+    """Return the columns with learned positions. Raises `ModelError` if they are fewer than a row takes."""
+    table = file.tensors.get("v.position_embd.weight")
+    size = table.shape[1] if table is not None and len(table.shape) == 3 else 0
+    if size < least:
+        raise ModelError(f"{file.path}: there are positions for {size} columns, but a row takes {least}")
+    return size
 
 
 def _centred(mean: Sequence[float], std: Sequence[float]) -> dict[str, tuple[float, ...]]:
