@@ -118,7 +118,7 @@ def test_a_processor_that_takes_other_rows_is_refused(unified: Layout, tmp_path:
     folder = with_settings(
         unified, tmp_path, "preprocessor_config.json", "feature_extractor", {"feature_size": 320}
     )
-    with pytest.raises(ConversionError, match="feature_size' is 320.*gemma4ua can only have 640"):
+    with pytest.raises(ConversionError, match=r"feature_size' is 320.*gemma4ua can only have 640"):
         convert_tower(folder, tmp_path / "tower.gguf")
 
 

@@ -68,7 +68,7 @@ def converted(folder: Path) -> LoadedModel:
     checkpoint = save_jina3(folder / "checkpoint", original(TinyJinaBertV3()))
     save_words(checkpoint)
     convert(checkpoint, folder / "m.gguf", FileType.F32)
-    made = convert_adapters(checkpoint, lambda name: folder / f"{name}.gguf")
+    made = convert_adapters(checkpoint, lambda name: folder / f"{name}.gguf", folder / "m.gguf")
     files = [AdapterFile(str(path), name, 0.0) for name, path in made.items()]
     return load_model(folder / "m.gguf", adapters=files)
 
@@ -107,7 +107,7 @@ def test_unusable_task_names_are_refused(names: Any, tmp_path: Path) -> None:
     path = checkpoint / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"lora_adaptations": names}))
     with pytest.raises(ConversionError, match=r"'lora_adaptations' is .*, not a list of task names"):
-        convert_adapters(checkpoint, lambda name: tmp_path / name)
+        convert_adapters(checkpoint, lambda name: tmp_path / name, tmp_path / "m.gguf")
 
 
 @pytest.mark.parametrize("alpha", ["x", True, [1], float("nan"), float("inf")])
@@ -116,13 +116,13 @@ def test_alpha_must_be_a_finite_number(alpha: Any, tmp_path: Path) -> None:
     path = checkpoint / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"lora_alpha": alpha}))
     with pytest.raises(ConversionError, match=r"'lora_alpha' is .*, not a number"):
-        convert_adapters(checkpoint, lambda name: tmp_path / name)
+        convert_adapters(checkpoint, lambda name: tmp_path / name, tmp_path / "m.gguf")
 
 
 def test_model_without_adapters_converts_to_none(tmp_path: Path) -> None:
     tiny = TinyJinaBertV2()
     folder = save_jina2(tmp_path / "checkpoint", original(tiny))
-    assert convert_adapters(folder, lambda name: tmp_path / name) == {}
+    assert convert_adapters(folder, lambda name: tmp_path / name, tmp_path / "m.gguf") == {}
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ PAGES = [
 #: The module that writes the tables of each JSON file.
 REPORTS = {
     "docs/performance.json": "report",
+    "docs/kernels.json": "kernel_bounds_report",
     "docs/serving.json": "serving_report",
     "docs/accuracy.json": "accuracy_report",
     "docs/speculation.json": "speculation_report",

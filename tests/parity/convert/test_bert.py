@@ -105,7 +105,7 @@ def test_jina_3_and_its_adapters_are_those_of_llama_cpp(tmp_path: Path) -> None:
     folder = save_jina3(tmp_path / "checkpoint", original(TinyJinaBertV3(vocabulary=len(vocabulary()))))
     save_tokenizer(folder)
     convert(folder, tmp_path / "ours.gguf", FileType.F32)
-    adapters = convert_adapters(folder, lambda name: tmp_path / f"{name}.gguf")
+    adapters = convert_adapters(folder, lambda name: tmp_path / f"{name}.gguf", tmp_path / "ours.gguf")
     BERT.check_same(tmp_path / "ours.gguf", theirs(folder, tmp_path / "theirs.gguf"))
     for name, path in adapters.items():
         BERT.check_same(path, tmp_path / f"lora-{name}-theirs.gguf")

@@ -56,7 +56,6 @@ class Gemma4UnifiedAudio(AudioTower):
             raise invalid(file, key, f"is {samples}, and at most {_MAX_SAMPLES} samples for a row make sense")
         return AudioOptions(
             bands=samples,
-            positions=0,
             hidden_size=samples,
             text_size=text_size,
             norm_eps=positive(file, "audio.attention.layer_norm_epsilon", 1e-6),
