@@ -167,8 +167,8 @@ VALUES: Final[dict[str, Sequence[Any]]] = {
 WITHOUT_EFFECT: Final = frozenset({
     "_sliding_window_pattern", "add_cross_attention", "attention_dropout", "attention_probs_dropout_prob",
     "bos_token_id", "classifier_dropout", "cls_token_id", "decoder_start_token_id", "dense_act_fn",
-    "deterministic_flash_attn", "dropout", "dropout_rate", "embd_pdrop", "embedding_dropout",
-    "enable_moe_fp32_combine", "eod_token_id",
+    "deterministic_flash_attn", "enable_moe_fp32_combine", "mtp_loss_scaling_factor",
+    "dropout", "dropout_rate", "embd_pdrop", "embedding_dropout", "eod_token_id",
     "eos_token_id", "full_attn_idxs", "hidden_dropout", "hidden_dropout_prob", "initializer_cutoff_factor",
     "initializer_factor", "initializer_range", "is_gated_act", "mamba_ssm_cache_dtype", "mlp_dropout",
     "model_max_length", "moe_shared_expert_overlap", "mtp_layer_types", "mtp_layers_block_type",

@@ -105,8 +105,8 @@ class EntrywiseDeltaNetwork(GatedDeltaNetwork):
     output: Linear = weight("attn_output", "hidden_size", "delta_value_size")
 
     def loaded(self) -> None:
-        decays = np.repeat(self.ops.numpy(self.decay_of_heads.values), self.options.memory_dim)
-        self.decay_of_keys: Array = self.ops.array(decays)
+        rates = np.repeat(self.ops.numpy(self.decay_of_heads.values), self.options.memory_dim)
+        self.rates = self.ops.array(rates)  # of each key entry
         super().loaded()
 
     def decays(self, alpha: Array) -> Array:
@@ -115,7 +115,7 @@ class EntrywiseDeltaNetwork(GatedDeltaNetwork):
 
     def log_decays(self, alpha: Array) -> Array:
         """Return the log decays of key entries, below 0: [rows, delta_key_size], as `alpha`."""
-        return self.ops.softplus(alpha, self.decay_of_keys)
+        return self.ops.softplus(alpha, self.rates)
 
     def gated(self, mixed: Array, gate: Array) -> Array:
         return self.ops.sigmoid_gate(mixed, gate)
@@ -161,5 +161,5 @@ class BoundedDeltaNetwork(EntrywiseDeltaNetwork):
         return linear_many(hidden, self.query, self.key, self.value, self.gate, self.beta, self.alpha)
 
     def log_decays(self, alpha: Array) -> Array:
-        found: Array = self.ops.sigmoid(alpha * self.decay_of_keys) * self.options.decay_bound
+        found: Array = self.ops.sigmoid(alpha * self.rates) * self.options.decay_bound
         return found

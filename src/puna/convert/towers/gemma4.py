@@ -159,7 +159,6 @@ GEMMA4_AUDIO: Final = Family(
 )  # fmt: skip
 
 
-
 def _by_channel_first(values: Values, config: Config) -> Values:
     """Reorder the pixels of a square, the last axis, from row by row to channel by channel."""
     side = config.count("patch_size") * _pool(config)
