@@ -75,7 +75,7 @@ def test_patches_match_gemma_4s(size: tuple[int, int]) -> None:
 
     image = picture(5, *size)
     expected = Gemma4ImageProcessorPil(max_soft_tokens=70, patch_size=14)(image, return_tensors="np")
-    prepared = tower(Gemma4Vision, unit=42, merge=3, max_rows=70, table_size=210).prepare(image)
+    prepared = tower(Gemma4Vision, unit=42, places=3, max_rows=70, table_size=210).prepare(image)
     assert prepared.rows == expected["num_soft_tokens_per_image"][0]
     count = 9 * prepared.rows
     width = 3 * prepared.grid[1]

@@ -1,4 +1,4 @@
-"""Hearing of Gemma 4 12B, which has no layers of its own: each row is 40 ms of samples, normed and projected.
+"""Hearing of Gemma 4 12B, without layers of its own: each row is 40 ms of samples, normed and projected.
 
 Reference: `Gemma4UnifiedMultimodalEmbedder` in Hugging Face transformers.
 """

@@ -1,4 +1,4 @@
-"""Vision of Gemma 4 12B, which has no layers: each row is a square of pixels, normed and projected.
+"""Vision of Gemma 4 12B, without layers of its own: each row is a square of pixels, normed and projected.
 
 Reference: `Gemma4UnifiedVisionEmbedder` in Hugging Face transformers.
 """
