@@ -881,7 +881,8 @@ FAMILIES.update({
 #: Models that transformers lacks, or needs another library for, and those that hear beside a text model of
 #: another name; their own tests have references.
 ELSEWHERE: Final = frozenset({
-    "BailingMoeV2ForCausalLM", "CodeShellForCausalLM", "DeepseekForCausalLM", "ExaoneForCausalLM",
+    "BailingMoeV2ForCausalLM", "BailingMoeV3ForCausalLM", "CodeShellForCausalLM", "DeepseekForCausalLM",
+    "ExaoneForCausalLM",
     "ExaoneMoEForCausalLM", "InternLM2ForCausalLM", "MiniCPMForCausalLM", "OrionForCausalLM",
     "XverseForCausalLM", "DeepseekOCRForCausalLM", "DeepseekOCR2ForCausalLM", "DotsOCRForCausalLM",
     "Ernie4_5_ForCausalLM", "Gemma3nForConditionalGeneration",

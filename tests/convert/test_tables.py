@@ -6,12 +6,15 @@ import pytest
 
 from bench.convertible import PAGE, with_table
 from puna.architectures import ARCHITECTURES
+from puna.convert.families.bitnet import ternary
 from puna.convert.family import PERMUTED, Family
 from puna.convert.plan import NAMES
 from puna.convert.registry import text_families
 from puna.model.published import LINEARS
 from puna.model.registry import supported
 
+#: Changes that keep the order of rows.
+IN_PLACE = (None, ternary)
 DECODERS = [family for family in text_families() if not family.kept]
 
 
@@ -23,9 +26,9 @@ def row_order(family: Family) -> str:
         if family.names.get(module, NAMES[module]) != f"blk.{{}}.{ours}":
             return "otherwise"
         change = family.change(f"blk.0.{ours}.weight")
-        if change not in (None, PERMUTED.get(f"{ours}.weight")):
+        if change not in (*IN_PLACE, PERMUTED.get(f"{ours}.weight")):
             return "otherwise"
-        orders.add(change is not None)
+        orders.add(change not in IN_PLACE)
     return "paired" if True in orders else "published"
 
 
