@@ -82,7 +82,7 @@ class Features:
         self._recording = recording
         self._filters = self.filters(bands)
         self._hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(_LENGTH) / _LENGTH)
-        self.frames = len(recording.samples) // HOP  # without silence
+        self.frames = -(-len(recording.samples) // HOP)  # that begin before the silence
         self.length = length
         self._samples = max(len(recording.samples), length * HOP if least is None else least)
         self._least = self._peak() - _RANGE
