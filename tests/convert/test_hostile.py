@@ -221,6 +221,24 @@ def test_invalid_tokenizers_are_refused_with_the_reason(
         convert(folder, tmp_path / "m.gguf")
 
 
+@pytest.mark.parametrize(
+    ("architecture", "merges", "message"),
+    [
+        ("LlamaForCausalLM", "a b", "no tokenizer.json, which says how texts are split"),
+        ("Qwen2ForCausalLM", "#version: 0.2\na b\na b c", r"\['a', 'b', 'c'\] is not a merge"),
+    ],
+)
+def test_a_vocabulary_in_two_files_that_cannot_be_used_is_refused(
+    architecture: str, merges: str, message: str, folder: Path, tmp_path: Path
+) -> None:
+    change_json(folder, "config.json", architectures=[architecture])
+    (folder / "tokenizer.json").unlink()
+    (folder / "vocab.json").write_text(json.dumps({"a": 0, "b": 1, "ab": 2}))
+    (folder / "merges.txt").write_text(merges)
+    with pytest.raises(ConversionError, match=message):
+        convert(folder, tmp_path / "m.gguf")
+
+
 def test_unknown_tensor_is_named(folder: Path, tmp_path: Path) -> None:
     (folder / "model.safetensors.index.json").unlink()
     text = json.dumps({"model.layers.0.mystery.weight": entry([1], 0, 4)}).encode()

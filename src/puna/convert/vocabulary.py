@@ -99,7 +99,7 @@ def size_of(checkpoint: Checkpoint, config: Config, least: int) -> int:
 
 
 def byte_pairs(checkpoint: Checkpoint, config: Config) -> TokenTable:
-    """Return the table of a byte-level BPE `tokenizer.json`."""
+    """Return the table of a byte-level BPE: of `tokenizer.json`, or of `vocab.json` and `merges.txt`."""
     model = model_of(checkpoint, "BPE")
     vocabulary = _vocabulary(model)
     added = added_tokens(checkpoint)
@@ -156,11 +156,26 @@ def word_pieces(checkpoint: Checkpoint, config: Config) -> TokenTable:
 
 
 def model_of(checkpoint: Checkpoint, kind: str) -> dict[str, Any]:
-    """Return the model of `tokenizer.json`, which must be of this `kind`."""
+    """Return the model of `tokenizer.json`, or of the two files of a BPE; it must be of this `kind`."""
+    if kind == "BPE" and _is_in_two_files(checkpoint):
+        first, *others = (checkpoint.text(_MERGES) or "").replace("\r", "").split("\n")
+        lines = filter(None, others if first.startswith("#version") else [first, *others])
+        return {"vocab": checkpoint.json(_VOCABULARY), "merges": [line.split(" ") for line in lines]}
     model = checkpoint.json("tokenizer.json").get("model")
     if not isinstance(model, dict) or model.get("type", kind) != kind:
         raise ConversionError(f"tokenizer.json has no vocabulary of type {kind}")
     return model
+
+
+#: Files of a byte-level BPE whose folder has no `tokenizer.json`.
+_VOCABULARY, _MERGES = "vocab.json", "merges.txt"
+#: Pre-tokenizers of families whose published models all split texts alike.
+_ALIKE: Final = ("qwen2",)
+
+
+def _is_in_two_files(checkpoint: Checkpoint) -> bool:
+    names = "tokenizer.json", _VOCABULARY, _MERGES
+    return [(checkpoint.folder / name).is_file() for name in names] == [False, True, True]
 
 
 def _vocabulary(model: Mapping[str, Any]) -> dict[str, int]:
@@ -168,7 +183,7 @@ def _vocabulary(model: Mapping[str, Any]) -> dict[str, int]:
     if not isinstance(found, dict) or not all(
         type(id) is int and 0 <= id < _MAX_TOKENS for id in found.values()
     ):
-        raise ConversionError("tokenizer.json: 'model.vocab' does not give each token an id")
+        raise ConversionError("tokenizer.json or vocab.json: the vocabulary does not give each token an id")
     return found
 
 
@@ -184,7 +199,7 @@ def merges_of(model: Mapping[str, Any]) -> list[str]:
         elif isinstance(merge, list) and len(merge) == 2 and all(isinstance(part, str) for part in merge):
             merges.append(" ".join(part.replace(" ", chr(256 + ord(" "))) for part in merge))
         else:
-            raise ConversionError(f"tokenizer.json: {shown(merge)} is not a merge")
+            raise ConversionError(f"tokenizer.json or merges.txt: {shown(merge)} is not a merge")
     return merges
 
 
@@ -443,6 +458,8 @@ def _tokens(checkpoint: Checkpoint, config: Config) -> TokenTable:
     for name in FILES:
         if (path := checkpoint.folder / name).is_file():
             return pieces(checkpoint, config, path)
+    if _is_in_two_files(checkpoint):
+        return byte_pairs(checkpoint, config)
     given = checkpoint.json("tokenizer.json")
     model = given.get("model")
     if not isinstance(model, dict):
@@ -482,8 +499,13 @@ def _steps(given: dict[str, Any], kind: str) -> Iterator[dict[str, Any]]:
 def _pre_tokenizer(checkpoint: Checkpoint, family: Family) -> str:
     """Return the name of the pre-tokenizer that splits like `tokenizer.json`, the family's if possible.
 
-    It is recognised by its expressions; an unknown one gets the family's name, or the default.
+    It is recognised by its expressions; an unknown one gets the family's name, or the default. Raises
+    ConversionError if there is no `tokenizer.json`, and the family's models do not all split alike.
     """
+    if _is_in_two_files(checkpoint) and family.pre not in _ALIKE:
+        raise ConversionError(
+            f"{checkpoint.folder.name} has no tokenizer.json, which says how texts are split into words"
+        )
     given = checkpoint.json("tokenizer.json")
     cuts = [each.get("pattern", {}).get("Regex") for each in _steps(given, "Split")]
     if any(_steps(given, "Digits")):
