@@ -442,7 +442,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     ),
     "qwen2vl": Architecture(
         model="qwen2vl:Qwen2VL",
-        projectors=("qwen2.5vl_merger", "qwen2vl_merger"),
+        projectors=("qwen2.5o", "qwen2.5vl_merger", "qwen2vl_merger"),
         converters=("qwen",),
         rows="published",
         templates=(DefaultTemplate("qwen2", end="<|im_end|>"),),
@@ -504,7 +504,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "qwen3vlmoe": Architecture(
         model="qwen3vl:Qwen3VL",
         tower="qwen:Qwen3Vision",
-        projectors=("qwen3vl_merger",),
+        projectors=("qwen3omni", "qwen3vl_merger"),
         converters=("qwen",),
         rows="published",
         pre="qwen2",

@@ -25,14 +25,25 @@ from tests.tiny.converted import contents_of
 from tests.tiny.vision.common import Layout
 from tests.tiny.vision.models import VISION_MODELS
 
-#: Models whose towers are laid out like Whisper's; for the others see `test_gemma4_files.py`.
-WHISPERS = ("qwen2-audio", "qwen3-asr", "voxtral")
+#: Models that only hear, and those that also see; for Gemma 4 see `test_gemma4_files.py`.
+ALONE = ("granite-speech", "qwen2-audio", "qwen3-asr", "voxtral")
+OMNI = ("qwen2.5-omni", "qwen3-omni")
 
 
-@pytest.fixture(scope="module", params=WHISPERS)
-def layout(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Layout:
+def written(request: pytest.FixtureRequest, factory: pytest.TempPathFactory) -> Layout:
     config = HEARING_MODELS[request.param]()
-    return config.write(tmp_path_factory.mktemp(request.param), original(config))
+    return config.write(factory.mktemp(request.param), original(config))
+
+
+@pytest.fixture(scope="module", params=[*ALONE, *OMNI])
+def layout(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Layout:
+    return written(request, tmp_path_factory)
+
+
+@pytest.fixture(scope="module", params=ALONE)
+def alone(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Layout:
+    """Return the files of a model that hears and does not see."""
+    return written(request, tmp_path_factory)
 
 
 def changed(layout: Layout, keys: dict[str, Any], tensors: dict[str, Any] | None = None) -> Path:
@@ -60,19 +71,20 @@ def test_a_tower_is_laid_out_as_llama_cpp_expects(layout: Layout) -> None:
     tower = contents_of(layout.projector)
     assert tower.architecture == "clip"
     assert tower.keys["has_audio_encoder"] is True
-    kind = tower.keys["projector_type"]
+    kind = tower.keys.get("audio.projector_type", tower.keys.get("projector_type"))
     if kind == "granite_speech":
         assert tower.tensors.keys() > OF_GRANITE
         assert (
             tower.tensors["a.blk.0.conv_pw1.weight"].ndim == tower.tensors["a.blk.0.conv_dw.weight"].ndim == 2
         )
         return
-    names = {"qwen2a": ("conv1d", 2), "qwen3a": ("conv2d", 3), "voxtral": ("conv1d", 2)}
-    convolution, axes = names[kind]
+    convolution, axes = ("conv2d", 3) if kind == "qwen3a" else ("conv1d", 2)
     bias = tower.tensors[f"a.{convolution}.1.bias"]
     assert bias.shape == (len(bias), *(1,) * (axes - 1))
     assert {"a.position_embd.weight", "a.post_ln.bias", "a.blk.1.ffn_down.weight"} < tower.tensors.keys()
-    projector = {"mm.a.fc.weight", "mm.a.fc.bias"} if kind == "qwen2a" else {"mm.a.mlp.1.weight"}
+    projector = (
+        {"mm.a.fc.weight", "mm.a.fc.bias"} if kind in ("qwen2a", "qwen2.5o") else {"mm.a.mlp.1.weight"}
+    )
     assert projector < tower.tensors.keys()
 
 
@@ -81,7 +93,11 @@ def test_the_store_and_chats_know_the_tower(layout: Layout) -> None:
     assert facts_of(layout.projector).kind == "projector"
     facts = facts_at(layout.projector)
     assert facts is not None
-    assert (facts.projector, facts.sees, facts.hears) == ("", False, False)
+    assert (facts.sees, facts.hears) == (False, False)
+    assert facts.projector == {"qwen2.5o": "qwen2.5o", "qwen3omni": "qwen3vl_merger"}.get(facts.hearing, "")
+    model = facts_at(layout.model)
+    assert model is not None
+    assert model.senses_by(facts) == [*(["vision"] if facts.projector else []), "audio"]
     assert projector_for([layout.projector], layout.model) == layout.projector
 
 
@@ -97,22 +113,22 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_tower_that_cannot_be_read_is_refused(name: str, layout: Layout) -> None:
+def test_a_tower_that_cannot_be_read_is_refused(name: str, alone: Layout) -> None:
     keys, tensors, complaint = REFUSED[name]
     assert layout.projector is not None
     if not tensors.keys() - {"a.odd.weight"} <= contents_of(layout.projector).tensors.keys():
         pytest.skip("it has no position vectors")
     with pytest.raises((ModelError, UnsupportedModelError), match=complaint):
-        load_model(layout.model, projector=changed(layout, keys, tensors))
+        load_model(alone.model, projector=changed(alone, keys, tensors))
 
 
-def test_a_tower_of_another_text_model_is_refused(layout: Layout, tmp_path: Path) -> None:
+def test_a_tower_of_another_text_model_is_refused(alone: Layout, tmp_path: Path) -> None:
     config = VISION_MODELS["gemma3"]()
     other = config.write(tmp_path, original(config), apart=True)
     with pytest.raises(
         UnsupportedModelError, match=r"is for (granite|llama|qwen2|qwen3 or qwen3vl), not for 'gemma3'"
     ):
-        load_model(other.model, projector=layout.projector)
+        load_model(other.model, projector=alone.projector)
 
 
 def test_an_audio_tower_beside_a_vision_tower_is_left_out_if_it_cannot_be_read(tmp_path: Path) -> None:
@@ -141,6 +157,8 @@ CHANGES: dict[str, tuple[str, dict[str, Any], str]] = {
         {"activation_function": "silu"},
         "'audio_config.activation_function' is 'silu'",
     ),
+    "window of Omni": ("qwen2.5-omni", {"n_window": 50}, "'audio_config.n_window' is 50"),
+    "chunk": ("qwen3-omni", {"n_window": 25}, "'audio_config.n_window' is 25"),
     "window": ("qwen3-asr", {"n_window_infer": 400}, "'audio_config.n_window_infer' is 400"),
     "projector": (
         "granite-speech",
@@ -156,9 +174,9 @@ def test_settings_that_no_key_carries_are_refused(name: str, tmp_path: Path) -> 
     kind, changes, complaint = CHANGES[name]
     config = HEARING_MODELS[kind]()
     folder = config.save(tmp_path / "checkpoint", original(config))
-    settings = json.loads((folder / "config.json").read_text())
-    settings[re.split(r"['.]", complaint)[1]] |= changes
-    (folder / "config.json").write_text(json.dumps(settings))
+    whole = json.loads((folder / "config.json").read_text())
+    whole.get("thinker_config", whole)[re.split(r"['.]", complaint)[1]] |= changes
+    (folder / "config.json").write_text(json.dumps(whole))
     with pytest.raises(ConversionError, match=complaint):
         convert_tower(folder, tmp_path / "tower.gguf")
 

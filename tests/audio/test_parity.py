@@ -19,6 +19,7 @@ from tests.tiny.audio.gemma4 import TinyGemma4Audio
 from tests.tiny.audio.gemma4_unified import TinyGemma4UnifiedAudio
 from tests.tiny.audio.granite_speech import TinyGraniteSpeech
 from tests.tiny.audio.models import HEARING_MODELS
+from tests.tiny.audio.omni import TinyQwen3Omni, TinyQwen25Omni
 from tests.tiny.audio.qwen2_audio import TinyQwen2Audio
 from tests.tiny.audio.qwen3_asr import TinyQwen3Asr
 from tests.tiny.audio.voxtral import TinyVoxtral
@@ -51,8 +52,11 @@ def check_answer(pair: Pair, run: Run, number: int, inputs: list[Input], *record
     assert tokens == expected[len(inputs) - 1 : -1].argmax(dim=-1).tolist()
 
 
-#: Seconds of recordings: of two windows of the tiny Voxtral, of an exact second, of less than a row.
-LENGTHS = {"usual": 1.3, "two windows": 2.7, "whole seconds": 2.0, "short": 0.3, "shortest": 0.05}
+#: Seconds of recordings: two windows of the tiny Voxtral, exact seconds, a part of a frame, less than a row.
+LENGTHS = {
+    "usual": 1.3, "two windows": 2.7, "whole seconds": 2.0, "part of a frame": 1.3031, "short": 0.3,
+    "shortest": 0.05,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", LENGTHS, ids=lambda name: name.replace(" ", "-"))
@@ -135,6 +139,12 @@ VARIANTS: dict[str, Callable[[], Any]] = {
     ),
     "qwen2-audio, three heads, more bands": lambda: TinyQwen2Audio(
         TinyLlama(heads=2, kv_heads=1), heads=3, layers=3, positions=70, bands=128
+    ),
+    "qwen2.5-omni, three heads, more bands": lambda: TinyQwen25Omni(
+        TinyLlama(heads=2, kv_heads=1, rope_base=3e5), heads=3, hearing_layers=3, bands=128
+    ),
+    "qwen3-omni, one head, odd bands": lambda: TinyQwen3Omni(
+        TinyLlama(rope_base=3e5), heads=1, hearing_layers=3, channels=5, bands=37, speaking=(1,)
     ),
     "qwen3-asr, three heads, untied": lambda: TinyQwen3Asr(
         TinyLlama(heads=2, kv_heads=1), heads=3, layers=3, channels=5, bands=36, tied=False

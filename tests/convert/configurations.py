@@ -777,6 +777,10 @@ _DEEP: Final[dict[str, Any]] = {
     "num_position_embeddings": 16,
     "deepstack_visual_indexes": [0],
 }
+_EARS: Final[dict[str, Any]] = {
+    "d_model": 16, "encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 24,
+    "num_mel_bins": 8, "output_dim": 64,
+}  # fmt: skip
 _T5: Final[dict[str, Any]] = {
     "d_model": 64, "d_kv": 16, "d_ff": 96, "num_layers": 2, "num_decoder_layers": LAYERS, "num_heads": 4,
     "relative_attention_num_buckets": 16,
@@ -823,10 +827,17 @@ FAMILIES.update({
     "PaddleOCRVLForConditionalGeneration": _within(_QWEN_VL, vision={"out_hidden_size": 64}),
     "Qwen2VLForConditionalGeneration": _within(_QWEN_VL, vision={"hidden_size": 64, "embed_dim": 16}),
     "Qwen2VLModel": _within(replace(_QWEN_VL, by="states"), vision={"hidden_size": 64, "embed_dim": 16}),
+    "Qwen2_5OmniThinkerForConditionalGeneration": _within(
+        _QWEN_VL, vision={"out_hidden_size": 64}, audio_config=_EARS
+    ),
     "Qwen2_5_VLForConditionalGeneration": _within(_QWEN_VL, vision={"out_hidden_size": 64}),
     "Qwen3VLForConditionalGeneration": _within(_QWEN_VL, vision=_DEEP),
     "Qwen3VLMoeForConditionalGeneration": _within(
         replace(_QWEN_VL, base={**_QWEN_VL.base, "tie_word_embeddings": False}), vision=_DEEP
+    ),
+    "Qwen3OmniMoeThinkerForConditionalGeneration": _within(
+        replace(_QWEN_VL, base={**_QWEN_VL.base, "tie_word_embeddings": False}), vision=_DEEP,
+        audio_config={**_EARS, "downsample_hidden_size": 4},
     ),
     "Qwen3_5ForConditionalGeneration": _within(
         replace(
@@ -878,12 +889,12 @@ FAMILIES.update({
         rotated=0, by="recordings",
     ),
 })  # fmt: skip
-#: Models that transformers lacks, or needs another library for, and those that hear beside a text model of
-#: another name; their own tests have references.
+#: Models that transformers lacks, or needs another library for, those that hear beside a text model of
+#: another name, and Omni models with the parts that speak; their own tests have references.
 ELSEWHERE: Final = frozenset({
     "BailingMoeV2ForCausalLM", "BailingMoeV3ForCausalLM", "CodeShellForCausalLM", "DeepseekForCausalLM",
-    "ExaoneForCausalLM",
-    "ExaoneMoEForCausalLM", "InternLM2ForCausalLM", "MiniCPMForCausalLM", "OrionForCausalLM",
+    "ExaoneForCausalLM", "ExaoneMoEForCausalLM", "InternLM2ForCausalLM", "MiniCPMForCausalLM",
+    "OrionForCausalLM",
     "XverseForCausalLM", "DeepseekOCRForCausalLM", "DeepseekOCR2ForCausalLM", "DotsOCRForCausalLM",
     "Ernie4_5_ForCausalLM", "Gemma3nForConditionalGeneration",
     "Gemma4UnifiedForConditionalGeneration", "Qwen3ASRForConditionalGeneration",
@@ -891,5 +902,6 @@ ELSEWHERE: Final = frozenset({
     "JinaBertForMaskedLM", "JinaBertForSequenceClassification", "JinaBertModel", "MambaLMHeadModel",
     "MPTForCausalLM", "MiMoV2ForCausalLM", "MiniCPMO", "MiniCPMV", "RWKV7ForCausalLM", "Rwkv7ForCausalLM",
     "RwkvHybridForCausalLM",
+    "Qwen2_5OmniModel", "Qwen2_5OmniForConditionalGeneration", "Qwen3OmniMoeForConditionalGeneration",
     "RWForCausalLM", "StableLMEpochForCausalLM", "T5WithLMHeadModel",
 })  # fmt: skip

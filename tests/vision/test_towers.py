@@ -17,6 +17,7 @@ from puna.vision.towers.llama4 import Llama4Vision
 from puna.vision.towers.minicpmv import SlicingVision
 from puna.vision.towers.mllama import MllamaVision
 from tests.model.models.parity import original
+from tests.tiny.audio.models import HEARING_MODELS
 from tests.tiny.vision.models import VISION_MODELS
 from tests.vision import test_pixels, test_tiles
 
@@ -37,7 +38,8 @@ def towers() -> set[type]:
 @pytest.mark.slow
 def test_every_tower_has_a_tiny_model(tmp_path: Path) -> None:
     found = set()
-    for name, make in VISION_MODELS.items():
+    omni = {name: make for name, make in HEARING_MODELS.items() if "omni" in name}
+    for name, make in (VISION_MODELS | omni).items():
         for apart in (False, True):
             folder = tmp_path / f"{name} {apart}"
             folder.mkdir()

@@ -16,18 +16,26 @@ _PROJECTORS: Final = {
     "gemma4a": "gemma4:Gemma4Audio",
     "gemma4ua": "gemma4_unified:Gemma4UnifiedAudio",
     "granite_speech": "granite_speech:GraniteSpeechAudio",
+    "qwen2.5o": "qwen2_audio:Qwen25OmniAudio",
     "qwen2a": "qwen2_audio:Qwen2Audio",
     "qwen3a": "qwen3_asr:Qwen3Audio",
+    "qwen3omni": "qwen3_asr:Qwen3OmniAudio",
     "voxtral": "voxtral:VoxtralAudio",
 }
+#: Kinds of towers that read recordings in another way if a vision tower is beside them, as in Omni models.
+_BESIDE_VISION: Final = {"qwen2a": "qwen2.5o", "qwen3a": "qwen3omni"}
 
 
 def hearing_type(file: GGUFFile) -> str:
-    """Return the type that a projector's file declares for its audio tower; "" if it has none."""
+    """Return the kind of a projector's audio tower: the declared type, unless a vision tower changes it.
+
+    It is "" if there is none.
+    """
     if file.get("audio.block_count") is None:
         return ""
     kinds = (file.get(key) for key in ("audio.projector_type", "projector_type"))
-    return next((kind for kind in kinds if isinstance(kind, str)), "")
+    kind = next((kind for kind in kinds if isinstance(kind, str)), "")
+    return _BESIDE_VISION.get(kind, kind) if has_own_tower(file) else kind
 
 
 def audio_tower_beside(file: GGUFFile, architecture: str) -> type[AudioTower] | None:

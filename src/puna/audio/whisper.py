@@ -124,18 +124,21 @@ class WhisperEncoder(Module):
         return self.last_norm(hidden)
 
     def states(self, features: NDArray[np.float32], count: int, slice_rows: int) -> Slices[Array]:
-        """Return the first `count` states as `encode` does, before the last norm; they hear no later ones."""
-        o, ops = self.options, self.ops
+        """Return the first `count` states as `encode` does, before the last norm; they hear no later ones.
+
+        `features` may have fewer frames than a window.
+        """
+        ops = self.ops
         padded = np.pad(features, ((1, 1), (0, 0)))
         read = np.lib.stride_tricks.sliding_window_view(padded, _KERNEL, axis=0).transpose(0, 2, 1)
         found = []
-        for begin, end in pieces(o.frames, slice_rows):
+        for begin, end in pieces(len(features), slice_rows):
             part = np.ascontiguousarray(read[begin:end]).reshape(end - begin, -1)
             found.append(ops.gelu(self.first(ops.array(part))))
             yield
         frames = rimmed(ops, found)  # the last row is silence on both sides
         around = 2 * np.arange(count)[:, None] + np.arange(-1, 2)
-        around[around < 0] = o.frames
+        around[around < 0] = len(features)
         found = []
         for begin, end in pieces(count, slice_rows):
             part = frames[ops.array(around[begin:end].reshape(-1))].reshape(end - begin, -1)
@@ -150,5 +153,6 @@ class WhisperEncoder(Module):
         """Return the memory that reading a window takes at once, besides the weights."""
         o = self.options
         row = o.layers[0].feed_forward_size * 3 + _KERNEL * o.hidden_size
-        alive = o.frames * (2 * o.hidden_size + o.bands) + o.positions * o.hidden_size * ROWS_ALIVE
-        return _FLOAT_BYTES * (alive + min(slice_rows, o.positions) * row)
+        states = o.frames // 2
+        alive = o.frames * (2 * o.hidden_size + o.bands) + states * o.hidden_size * ROWS_ALIVE
+        return _FLOAT_BYTES * (alive + min(slice_rows, states) * row)

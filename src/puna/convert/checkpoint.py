@@ -243,13 +243,25 @@ _UNUSED: Final = (".input_scale", ".activation_scale", "_activation_scale", ".k_
 _BLOCK: Final = (128, 128)
 
 
+#: Settings beside those of the parts of a model that also speaks, which are for each of them.
+_OF_THE_WHOLE: Final = ("architectures", "quantization_config")
+
+
+def _of_thinker(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of the part that reads and answers, also if the model has parts that speak."""
+    thinker = config.get("thinker_config")
+    if not isinstance(thinker, dict):
+        return config
+    return {**thinker, **{name: config[name] for name in _OF_THE_WHOLE if name in config}}
+
+
 class Checkpoint:
     """An open folder. Tensors are read when their values are requested."""
 
     def __init__(self, folder: Path) -> None:
         """Open the folder. Raises ConversionError if something is missing or damaged."""
         self.folder = folder
-        self.config = self.json("config.json")
+        self.config = _of_thinker(self.json("config.json"))
         if not self.config:
             raise ConversionError(f"{folder.name} has no config.json, which says what kind of model it is")
         self._files: list[SafetensorsFile] = []

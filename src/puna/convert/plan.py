@@ -75,6 +75,7 @@ def is_of_another_part(name: str, family: Family) -> bool:
 
 def _plain(name: str, family: Family) -> str:
     """Return the name as the tables spell it, wherever the module is in the checkpoint."""
+    name = name.removeprefix("thinker.")
     if family.kept:
         return _TOWER.sub("tower.", name.removeprefix("model."))
     plain = name.replace("language_model.", "").replace("text_model.", "").removeprefix("model.model.")

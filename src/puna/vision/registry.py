@@ -130,6 +130,7 @@ _PROJECTORS: Final = {
     "paddleocr": "paddleocr:PaddleOcrVision",
     "pixtral": "pixtral:PixtralVision",
     "resampler": "minicpmv:MiniCPMVision",
+    "qwen2.5o": "qwen:Qwen25OmniVision",
     "qwen2.5vl_merger": "qwen:Qwen25Vision",
     "qwen2vl_merger": "qwen:Qwen2Vision",
     "qwen3vl_merger": "qwen:Qwen3Vision",
@@ -168,6 +169,8 @@ def projector_type(file: GGUFFile) -> str:
     kinds = (file.get(key) for key in ("vision.projector_type", "projector_type"))
     # The first LLaVA files declare none.
     kind = next((kind for kind in kinds if isinstance(kind, str)), "mlp")
+    if kind == "qwen2.5vl_merger" and file.get("audio.block_count") is not None:
+        return "qwen2.5o"  # whose text model has other tokens around images
     if kind == "mlp" and ("model.image_newline" in file.tensors or file.get(_GRIDS) is not None):
         return "llava-next"  # declared "mlp" like LLaVA 1.5
     return kind

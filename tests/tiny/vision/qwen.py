@@ -85,7 +85,12 @@ class TinyQwen(WithLlama):
     def logits(
         self, theirs: Any, options: VisionOptions, tokens: list[int], images: list[Image]
     ) -> torch.Tensor:
-        """Pass patches like the processor: block by block, each with both frames."""
+        ids = self.ids(tokens)
+        kinds = (ids == theirs.config.image_token_id).int()
+        return theirs(input_ids=ids, mm_token_type_ids=kinds, **self.patches(options, images)).logits[0]
+
+    def patches(self, options: VisionOptions, images: list[Image]) -> dict[str, torch.Tensor]:
+        """Return patches like the processor's: block by block, each with both frames; and their grids."""
         rows, grids = [], []
         for image in images:
             flat = patches(image.pixels.pixels[0], options.patch_size, options.merge)
@@ -93,10 +98,4 @@ class TinyQwen(WithLlama):
             rows.append(torch.from_numpy(flat.repeat(2, axis=2).reshape(len(flat), -1)))
             height, width = image.pixels.grid
             grids.append([1, height * options.merge, width * options.merge])
-        ids = self.ids(tokens)
-        return theirs(
-            input_ids=ids,
-            pixel_values=torch.cat(rows),
-            image_grid_thw=torch.tensor(grids),
-            mm_token_type_ids=(ids == theirs.config.image_token_id).int(),
-        ).logits[0]
+        return {"pixel_values": torch.cat(rows), "image_grid_thw": torch.tensor(grids)}

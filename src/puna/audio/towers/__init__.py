@@ -8,8 +8,12 @@ Each follows its model's reference. Where llama.cpp (L) shows a model something 
   beyond the end are left out (L: the convolutions end with the frames). Recordings under half a second are
   completed with silence (not L).
 - Granite Speech: logits are divided by their scale, as in L and in transformers before version 5.
+- Qwen2.5-Omni: two seconds are read at once, and no silence after the end (L: 30 seconds, with silence). The
+  tokens around images are `<|vision_bos|>` and `<|vision_eos|>` (L: those of Qwen2-VL, as text).
+- Qwen3-Omni: the convolutions of a recording under a second end with it (L: zeros complete the second).
 
 Deviations from the reference: the words `Audio 1:` before a recording for Qwen2-Audio are not written (as in
-L); one of more than 30 seconds for it or Gemma 4 is read in several windows (as in L) and not cut; one of
-more than two minutes for Granite Speech is read in parts, across which its convolutions do not see.
+L); one of more than 30 seconds for it or Gemma 4, or 300 for Qwen2.5-Omni, is read in further windows (as in
+L) and not cut; one of more than two minutes for Granite Speech is read in parts, across which its
+convolutions do not see.
 """

@@ -1,6 +1,7 @@
-"""Audio tower of Qwen3-ASR: its convolutions read each second by itself, its layers eight at a time.
+"""Audio towers of Qwen3-ASR and Qwen3-Omni: convolutions read each second by itself, layers eight at a time.
 
-Reference: `Qwen3ASREncoder` in Hugging Face transformers.
+References: `Qwen3ASREncoder` and `Qwen3OmniMoeAudioEncoder` in Hugging Face transformers. They differ in
+recordings of less than a second.
 """
 
 from __future__ import annotations
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
 #: carries them; all published models have the same.
 CHUNK: Final = 100
 WINDOW: Final = 800
-#: Shorter recordings are completed with silence.
-_LEAST_SAMPLES: Final = 8000
-
 _FLOAT_BYTES: Final = 4
 
 
@@ -76,6 +74,9 @@ class Qwen3Audio(AudioTower):
     begins: ClassVar[str] = "<|audio_start|>"
     ends: ClassVar[str] = "<|audio_end|>"
 
+    #: Samples to which silence completes shorter recordings.
+    least_samples: ClassVar[int] = 8000
+
     options: Qwen3AudioOptions
     first: Convolution = weight("a.conv2d.1", "channels", 1, 3, 3)
     second: Convolution = weight("a.conv2d.2", "channels", "channels", 3, 3)
@@ -101,7 +102,7 @@ class Qwen3Audio(AudioTower):
         self.keys = PatchKeys(self.ops, self.options.layers[0].heads, self.options.layers[0].head_dim)
 
     def prepare(self, recording: Recording) -> list[AudioWindow]:
-        least = max(len(recording.samples), _LEAST_SAMPLES)
+        least = max(len(recording.samples), self.least_samples)
         features = Features(recording, self.options.bands, WINDOW, least=least)
         return [
             AudioWindow(features, begin, sum(self._counts(features, begin)))
@@ -116,8 +117,9 @@ class Qwen3Audio(AudioTower):
 
     def encode(self, window: AudioWindow, slice_rows: int) -> Slices[Array]:
         frames, found = window.features.window(window.begin), []
+        length = self._chunk(window.features)
         for number, count in enumerate(self._counts(window.features, window.begin)):
-            chunk = frames[number * CHUNK : (number + 1) * CHUNK]
+            chunk = frames[number * CHUNK : number * CHUNK + length]
             found.append((yield from self._convolved(chunk, slice_rows))[:count])
         hidden = self.ops.concatenate(found)
         self.keys.reserve(window.rows)
@@ -125,10 +127,15 @@ class Qwen3Audio(AudioTower):
         hidden = yield from through(self.layers, hidden, Patches(self.keys, groups, slice_rows))
         return self.outer(self.ops.gelu(self.inner(self.last_norm(hidden))))
 
+    @staticmethod
+    def _chunk(features: Features) -> int:
+        """Return the frames of each chunk; zeros complete the last one."""
+        return CHUNK
+
     def _convolved(self, chunk: Any, slice_rows: int) -> Slices[Array]:
-        """Return the states [time, hidden] of a chunk of features, float32 [CHUNK, bands]."""
+        """Return the states [time, hidden] of a chunk of features, float32 [frames, bands]."""
         ops = self.ops
-        bands, time = chunk.shape[1], CHUNK
+        time, bands = chunk.shape
         grid = ops.array(np.ascontiguousarray(chunk.T).reshape(-1, 1))
         for convolution in (self.first, self.second, self.third):
             seen, made = neighbours(bands, 3, 2, 1, 1, width=time), []
@@ -149,3 +156,11 @@ class Qwen3Audio(AudioTower):
         row = o.layers[0].feed_forward_size * 3
         alive = rows * o.hidden_size * ROWS_ALIVE + min(slice_rows, rows) * row
         return _FLOAT_BYTES * (max(convolved, alive) + WINDOW * o.bands)
+
+
+class Qwen3OmniAudio(Qwen3Audio):
+    least_samples: ClassVar[int] = 400  # a frame, for its reflections
+
+    @staticmethod
+    def _chunk(features: Features) -> int:
+        return min(CHUNK, features.all_frames)

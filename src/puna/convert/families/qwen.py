@@ -19,6 +19,10 @@ EXPERTS: Final[dict[str, Key]] = {
 _SUMMED: Final[dict[str, Key]] = {
     "expert_weights_norm": lambda config: config.get("norm_topk_prob") or None,
 }
+#: A shared expert of no size stands in settings of models that have none.
+NO_SHARED: Final[dict[str, Key]] = {
+    "expert_shared_feed_forward_length": lambda config: config.get("shared_expert_intermediate_size") or None,
+}
 NOT_SUMMED: Final[dict[str, Key]] = {
     "norm_top_k_prob": lambda config: False if config.get("norm_topk_prob") is False else None,
 }
@@ -129,6 +133,28 @@ _QWEN2VL: Final = Family(
     assumed={"rope_parameters.mrope_interleaved": False},
 )  # fmt: skip
 
+#: Prefixes of the parts of Qwen2.5-Omni and Qwen3-Omni that speak.
+_SPEAKING: Final = ("talker.", "token2wav.", "code2wav.")
+_QWEN25_OMNI: Final = replace(
+    _QWEN2VL, defaults={"rope_theta": 1e6, "rms_norm_eps": 1e-6}, dropped=_SPEAKING,
+    hf=(
+        "Qwen2_5OmniModel", "Qwen2_5OmniForConditionalGeneration",
+        "Qwen2_5OmniThinkerForConditionalGeneration",
+    ),
+)  # fmt: skip
+_QWEN3VL_MOE: Final = Family(
+    hf=("Qwen3VLMoeForConditionalGeneration",), architecture="qwen3vlmoe", pre="qwen2",
+    keys={**EXPERTS, **NOT_SUMMED, **_DEEPSTACK, **_SECTIONS}, names=_MAYBE_TRANSPOSED,
+    defaults=_VISION_DEFAULTS, ropes=_VISION_ROPES,
+    assumed={"rope_parameters.mrope_interleaved": True, "norm_topk_prob": True},
+)  # fmt: skip
+_QWEN3_OMNI: Final = replace(
+    _QWEN3VL_MOE, defaults={"rope_theta": 1e6}, dropped=_SPEAKING,
+    hf=("Qwen3OmniMoeForConditionalGeneration", "Qwen3OmniMoeThinkerForConditionalGeneration"),
+    keys={**EXPERTS, **NO_SHARED, **NOT_SUMMED, **_DEEPSTACK, **_SECTIONS},
+    assumed={**_QWEN3VL_MOE.assumed, "rope_parameters.interleaved": True},
+)  # fmt: skip
+
 _QWEN: Final = (
     *_ranking(_QWEN3, "Qwen3-Reranker", _RERANK_PROMPT),
     *_ranking(_QWEN3VL, "Qwen3-VL-Reranker", _VISION_RERANK_PROMPT),
@@ -141,6 +167,12 @@ _QWEN: Final = (
         harmless=WINDOWS, defaults={**_DEFAULTS, "shared_expert_intermediate_size": 5632},
     ),
     _QWEN3,
+    Family(  # as its authors publish it, with three axes, which are equal without pictures
+        hf=("Qwen3ASRForConditionalGeneration",), architecture="qwen3vl", pre="qwen2", harmless=WINDOWS,
+        defaults=_QWEN3_DEFAULTS, template=_ASR_TEMPLATE, keys={**_DEEPSTACK, **_SECTIONS},
+        ropes=_VISION_ROPES, when=lambda config: config.rope.get("mrope_section") is not None,
+        assumed={"rope_parameters.mrope_interleaved": True, "rope_parameters.interleaved": True},
+    ),
     Family(
         hf=("Qwen3ASRForConditionalGeneration",), architecture="qwen3", pre="qwen2", harmless=WINDOWS,
         defaults=_QWEN3_DEFAULTS, template=_ASR_TEMPLATE,
@@ -150,13 +182,7 @@ _QWEN: Final = (
         defaults={**_QWEN3_DEFAULTS, "norm_topk_prob": False}, harmless=WINDOWS,
     ),
     _QWEN2VL, replace(_QWEN2VL, hf=("Qwen2VLModel",), prefix="model."),
-    _QWEN3VL,
-    Family(
-        hf=("Qwen3VLMoeForConditionalGeneration",), architecture="qwen3vlmoe", pre="qwen2",
-        keys={**EXPERTS, **NOT_SUMMED, **_DEEPSTACK, **_SECTIONS}, names=_MAYBE_TRANSPOSED,
-        defaults=_VISION_DEFAULTS, ropes=_VISION_ROPES,
-        assumed={"rope_parameters.mrope_interleaved": True, "norm_topk_prob": True},
-    ),
+    _QWEN3VL, _QWEN3VL_MOE, _QWEN25_OMNI, _QWEN3_OMNI,
     Family(hf=("Qwen3Model",), architecture="qwen3", pre="qwen2", prefix="model.", harmless=WINDOWS,
     defaults=_QWEN3_DEFAULTS),
     Family(hf=("Qwen2Model",), architecture="qwen2", pre="qwen2", prefix="model.", harmless=WINDOWS,

@@ -79,6 +79,9 @@ _ASSUMED: Final[Mapping[str, Mapping[str, tuple[Any, ...]]]] = {
     "qwen2.5vl_merger": {**_SILU, **_FRAMES},
     "qwen3vl_merger": {**_SIGLIP, **_FRAMES},
     "qwen2a": {"audio_config.activation_function": ("gelu",)},
+    "qwen2.5o": {
+        **_SILU, **_FRAMES, "audio_config.activation_function": ("gelu",), "audio_config.n_window": (100,),
+    },
     "qwen3a": {
         "audio_config.activation_function": ("gelu",), "audio_config.n_window": (50,),
         "audio_config.n_window_infer": (800,),

@@ -1,9 +1,10 @@
-"""The audio towers of Voxtral, Qwen2-Audio, Qwen3-ASR and Granite Speech, named as in llama.cpp."""
+"""The audio towers of Voxtral, Granite Speech and of Qwen's models, named as in llama.cpp."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -75,15 +76,32 @@ def _positions(config: Config) -> Mapping[str, Any]:
     return {"a.position_embd.weight": vectors.astype(np.float32)}
 
 
+QWEN25_OMNI: Final = Family(
+    hf=(
+        "Qwen2_5OmniModel", "Qwen2_5OmniForConditionalGeneration",
+        "Qwen2_5OmniThinkerForConditionalGeneration",
+    ),
+    architecture="clip", sense="audio", kept=_KEPT, keys={"projector_type": lambda config: "qwen2.5o"},
+    names={
+        **_WHISPER, "audio_tower.ln_post": "a.post_ln", "audio_tower.proj": "mm.a.fc",
+        "audio_tower.audio_bos_eos_token": None,
+    },
+    changes=_WHISPER_CHANGES, extra=_positions,
+)  # fmt: skip
 QWEN3_ASR: Final = Family(
     hf=("Qwen3ASRForConditionalGeneration",), architecture="clip", sense="audio", kept=_KEPT,
     keys={"projector_type": lambda config: "qwen3a"},
     names={
         **_COMMON, **{f"audio_tower.conv2d{number}": f"a.conv2d.{number}" for number in (1, 2, 3)},
         "audio_tower.conv_out": "a.conv_out", "audio_tower.ln_post": "a.post_ln",
+        **{f"audio_tower.proj{number}": f"mm.a.mlp.{number}" for number in (1, 2)},
     },
     changes={f"a.conv2d.{number}.bias": _column(2) for number in (1, 2, 3)},
     extra=_positions,
+)  # fmt: skip
+QWEN3_OMNI: Final = replace(
+    QWEN3_ASR, keys={"audio.projector_type": lambda config: "qwen3a"},
+    hf=("Qwen3OmniMoeForConditionalGeneration", "Qwen3OmniMoeThinkerForConditionalGeneration"),
 )  # fmt: skip
 
 #: The epsilon of PyTorch's batch norm.
@@ -177,4 +195,4 @@ GRANITE_SPEECH: Final = Family(
     },
     extra=_batch_norms,
 )  # fmt: skip
-FAMILIES: Final = (VOXTRAL, QWEN2_AUDIO, QWEN3_ASR, GRANITE_SPEECH)
+FAMILIES: Final = (VOXTRAL, QWEN2_AUDIO, QWEN25_OMNI, QWEN3_ASR, QWEN3_OMNI, GRANITE_SPEECH)

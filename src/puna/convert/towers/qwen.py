@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from puna.convert.checkpoint import Values
@@ -34,6 +35,7 @@ _FRAMES: Final[dict[str, Place]] = {
 }
 _PARTED: Final[dict[str, Place]] = {
     "tower.blocks.{}.attn.qkv": Split(("v.blk.{}.attn_q", "v.blk.{}.attn_k", "v.blk.{}.attn_v"), thirds),
+    **{f"tower.blocks.{{}}.attn.{part}": f"v.blk.{{}}.attn_{part}" for part in "qkv"},
     "tower.merger.ln_q": "v.post_ln",
     "tower.merger.mlp.{}": "mm.{}",
 }
@@ -94,6 +96,14 @@ QWEN25: Final = Family(
     names={**_FRAMES, **_PARTED, **_layers(_GATED)},
 )  # fmt: skip
 
+QWEN25_OMNI: Final = replace(
+    QWEN25, keys={**QWEN25.keys, "projector_type": lambda config: "qwen2.5o"},
+    hf=(
+        "Qwen2_5OmniModel", "Qwen2_5OmniForConditionalGeneration",
+        "Qwen2_5OmniThinkerForConditionalGeneration",
+    ),
+)  # fmt: skip
+
 _DEEPSTACK_MERGER: Final = re.compile(r"tower\.deepstack_merger_list\.(\d{1,6})\.")
 
 
@@ -133,6 +143,28 @@ QWEN3: Final = Family(
         "tower.deepstack.{}.linear_fc2": "v.deepstack.{}.fc2",
     },
     rename=_merger_by_layer,
+)  # fmt: skip
+
+#: Modules of Qwen3-Omni's mergers, by their names in Qwen3-VL.
+_MERGER: Final = {"ln_q": "norm", "mlp.0": "linear_fc1", "mlp.2": "linear_fc2"}
+
+
+def _as_in_qwen3_vl(name: str, config: Config) -> str:
+    """Return the name that Qwen3-VL has for a tensor of Qwen3-Omni's tower."""
+    name = name.replace("tower.merger_list.", "tower.deepstack_merger_list.")
+    if "merger" in name:
+        for theirs, usual in _MERGER.items():
+            name = name.replace(f".{theirs}.", f".{usual}.")
+    return _merger_by_layer(name, config)
+
+
+QWEN3_OMNI: Final = replace(
+    QWEN3, rename=_as_in_qwen3_vl,
+    hf=("Qwen3OmniMoeForConditionalGeneration", "Qwen3OmniMoeThinkerForConditionalGeneration"),
+    keys={
+        **{key: given for key, given in QWEN3.keys.items() if key != "projector_type"},
+        "vision.projector_type": lambda config: "qwen3vl_merger",
+    },
 )  # fmt: skip
 
 _GLM_OUTER: Final = {
@@ -205,4 +237,4 @@ DOTS: Final = Family(
         }),
     },
 )  # fmt: skip
-FAMILIES: Final = (QWEN2, QWEN25, QWEN3, GLM, PADDLE, DOTS)
+FAMILIES: Final = (QWEN2, QWEN25, QWEN25_OMNI, QWEN3, QWEN3_OMNI, GLM, PADDLE, DOTS)

@@ -1,4 +1,4 @@
-"""Vision towers of Qwen2-VL, Qwen2.5-VL and Qwen3-VL, and the base of similar ones.
+"""Vision towers of Qwen2-VL, Qwen2.5-VL and Qwen3-VL, of Omni models, and the base of similar ones.
 
 Wang et al., arXiv:2409.12191, section 2.1. Pictures are read at about their own size; each block of
 neighbouring patches becomes one row. An image advances text positions by the rows along its longer side.
@@ -227,6 +227,12 @@ class Qwen25Vision(QwenTower):
         across = -(-width // self.options.window)
         window = row // self.options.window * across + column // self.options.window
         return np.argsort(window, kind="stable"), np.bincount(window).tolist()
+
+
+class Qwen25OmniVision(Qwen25Vision):
+    """Vision tower of Qwen2.5-Omni, whose vocabulary spells the tokens around images differently."""
+
+    markers: ClassVar[tuple[str, str]] = ("<|vision_bos|>", "<|vision_eos|>")
 
 
 def _full_layers(file: GGUFFile, count: int) -> frozenset[int]:
