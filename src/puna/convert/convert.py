@@ -174,15 +174,17 @@ def _tower(checkpoint: Checkpoint, target: Path, file_type: FileType | None, nam
     if not families:
         return None
     kind, parts = _checked_type(checkpoint, file_type), []
+    keys: dict[str, Any] = {}
     with _named(checkpoint.folder):
         writer = _writer(target, families[0], "mmproj", name or checkpoint.folder.resolve().name, kind)
         for family in families:
             config = Config.of_tower(checkpoint, family.tower_section)
             parts.append((config, targets(checkpoint, config, family, _TYPES[kind])))
-            keys = tower_metadata(config, family)
-            check_tower(config, keys)
-            for key, value in keys.items():
-                writer.add(key, value)
+            own = tower_metadata(config, family)
+            check_tower(config, own)
+            keys |= own
+        for key, value in keys.items():
+            writer.add(key, value)
     return _Draft(writer, parts)
 
 
