@@ -57,12 +57,10 @@ _INLINE_HANDLER = "Executing inline event handler violates"
 _FOREIGN_HOSTS = "MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost"
 
 
-def launch(playwright: Playwright, path: str, microphone: Path | None = None) -> Browser:
+def launch(playwright: Playwright, path: str, microphone: Path) -> Browser:
     """Start the browser, which reaches nothing but this machine. Its microphone hears a WAV file."""
     arguments = [f"--host-resolver-rules={_FOREIGN_HOSTS}", "--disable-gpu", "--lang=en-US"]
-    arguments += ["--use-fake-device-for-media-stream"]
-    if microphone is not None:
-        arguments += [f"--use-file-for-fake-audio-capture={microphone}"]
+    arguments += ["--use-fake-device-for-media-stream", f"--use-file-for-fake-audio-capture={microphone}"]
     if os.geteuid() == 0:
         arguments.append("--no-sandbox")
     expect.set_options(timeout=PATIENCE_MS)

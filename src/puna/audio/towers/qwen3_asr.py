@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 #: carries them; all published models have the same.
 CHUNK: Final = 100
 WINDOW: Final = 800
+
 _FLOAT_BYTES: Final = 4
 
 
