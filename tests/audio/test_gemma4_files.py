@@ -109,8 +109,8 @@ def test_a_model_without_layers_for_recordings_has_their_keys_nevertheless(unifi
 def test_too_many_samples_for_a_row_are_refused(unified: Layout) -> None:
     assert unified.projector is not None
     found = contents_of(unified.projector)
-    found.set({"audio.embedding_length": 1 << 20})
-    with pytest.raises(ModelError, match="embedding_length' is 1048576, and at most 16384 samples"):
+    found.tensors["mm.a.input_projection.weight"] = np.ones((64, 1 << 15), np.float32)
+    with pytest.raises(ModelError, match=r"shape \[64, 32768\], and should have columns for 1 to 16384"):
         load_model(unified.model, projector=found.write(unified.projector.with_name("changed.gguf")))
 
 

@@ -14,7 +14,8 @@ from puna.audio.mel import HOP
 from puna.audio.options import AudioOptions
 from puna.audio.recording import Recording
 from puna.audio.tower import AudioTower, AudioWindow
-from puna.gguf.metadata import invalid, positive, required
+from puna.errors import ModelError
+from puna.gguf.metadata import positive
 from puna.nn.layers import Linear, unit_norm
 from puna.nn.module import weight
 from puna.ops import Array
@@ -51,9 +52,14 @@ class Gemma4UnifiedAudio(AudioTower):
 
     @classmethod
     def read_options(cls, file: GGUFFile, text_size: int) -> AudioOptions:
-        key = "audio.embedding_length"
-        if (samples := required(file, key)) > _MAX_SAMPLES:
-            raise invalid(file, key, f"is {samples}, and at most {_MAX_SAMPLES} samples for a row make sense")
+        tensor = file.tensors.get("mm.a.input_projection.weight")
+        shape = tensor.shape if tensor else ()
+        samples = shape[1] if len(shape) == 2 else 0
+        if not 0 < samples <= _MAX_SAMPLES:
+            raise ModelError(
+                f"{file.path}: tensor 'mm.a.input_projection.weight' has the shape {list(shape)}, and should "
+                f"have columns for 1 to {_MAX_SAMPLES} samples"
+            )
         return AudioOptions(
             bands=samples,
             hidden_size=samples,

@@ -193,14 +193,15 @@ GEMMA4_UNIFIED: Final = Family(
         **{f"v.patch_norm.1.{kind}": _by_channel_first for kind in ("weight", "bias")},
     },
 )  # fmt: skip
-_SAMPLES: Final = "audio_embed_dim"
+#: Names of one setting.
+_SAMPLES: Final = ("audio_embed_dim", "audio_samples_per_token", "hidden_size")
 
 
 def _samples(config: Config) -> int:
     """Return the samples of a row. Raises ConversionError if the processor takes another number."""
     extractor = config.image_setting("feature_extractor", {})
     given: Mapping[str, Any] = extractor if isinstance(extractor, dict) else {}
-    samples = config.count(_SAMPLES)
+    samples = config.count(*_SAMPLES)
     allowed = {"feature_size": samples, "audio_samples_per_token": samples, "sampling_rate": 16000}
     for name, right in allowed.items():
         if (value := given.get(name)) is not None and value != right:
