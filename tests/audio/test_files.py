@@ -115,8 +115,8 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_tower_that_cannot_be_read_is_refused(name: str, alone: Layout) -> None:
     keys, tensors, complaint = REFUSED[name]
-    assert layout.projector is not None
-    if not tensors.keys() - {"a.odd.weight"} <= contents_of(layout.projector).tensors.keys():
+    assert alone.projector is not None
+    if not tensors.keys() - {"a.odd.weight"} <= contents_of(alone.projector).tensors.keys():
         pytest.skip("it has no position vectors")
     with pytest.raises((ModelError, UnsupportedModelError), match=complaint):
         load_model(alone.model, projector=changed(alone, keys, tensors))
