@@ -48,6 +48,7 @@ def multiplications(kind: str) -> tuple[int, int]:
 def prompt_rate(kind: GGMLType) -> float:
     """Return the multiply-adds per second of one thread, without preparing the activations."""
     ops = default_backend()
+    threads = ops.threads()
     ops.set_threads(1)
     x = np.random.default_rng(1).standard_normal((TOKENS, COLUMNS), np.float32)
     few, many = (random_matrices(kind, rows, COLUMNS, 1)[0] for rows in (SOME_ROWS, MORE_ROWS))
@@ -55,7 +56,7 @@ def prompt_rate(kind: GGMLType) -> float:
         seconds(lambda _: ops.linear(x, many), 0.1) - seconds(lambda _: ops.linear(x, few), 0.1)
         for _ in range(9)
     ]
-    ops.set_threads(0)
+    ops.set_threads(threads)
     return (MORE_ROWS - SOME_ROWS) * COLUMNS * TOKENS / float(np.median(times))
 
 
@@ -63,7 +64,7 @@ def decode_share(kind: GGMLType, reads: list[float]) -> float:
     """Return how fast one token's product reads, as a share of the bandwidth measured before and after."""
     ops = default_backend()
     rows = 8192
-    weights = random_matrices(kind, rows, COLUMNS, WORKING_SET // kind.nbytes(rows * COLUMNS))
+    weights = random_matrices(kind, rows, COLUMNS, WORKING_SET // 2 // kind.nbytes(rows * COLUMNS))
     x = np.random.default_rng(1).standard_normal((1, COLUMNS), np.float32)
     shares = []
     for _ in range(5):

@@ -117,7 +117,7 @@ def our_results(drawn: Drawn, ours: LoadedModel, tokens: list[int]) -> torch.Ten
         if FAMILIES[drawn.architecture].by == "answers":
             (prompt,) = ours.model.inputs(tokens)
             batch.payloads = [(0, prompt.payload)]
-        if (tower := ours.hearing) is not None:
+        if (tower := ours.speech_encoder) is not None:
             features = heard(drawn, tower.options.frames, tower.options.bands)
             image = Image(1, features, tower.options.positions, forward.encoded(ours, features))
             batch.payloads = [(0, ImagePart(image, 0, image.rows))]

@@ -76,7 +76,7 @@ def test_windows_are_encoded_one_after_another_between_the_steps_of_others(
 def test_states_of_evaluated_windows_are_dropped_beyond_the_limit(hearing: LoadedModel) -> None:
     run = Watched(hearing, context=512)
     states = ROWS * hearing.model.options.hidden_size * 4
-    images = run.engine.images = Images(None, 32, hearing=hearing.audio, kept_bytes=2 * states)
+    images = run.engine.images = Images(None, 32, audio_tower=hearing.audio, kept_bytes=2 * states)
     kept: list[int] = []
     inputs = read_text("[img-0]", images.read([file_of(sound(1, 11.0))]), hearing.tokenizer, images)
     windows = list({id(item.payload.image): item.payload.image for item in inputs if item.payload}.values())

@@ -26,8 +26,8 @@ def states_of(model: TextModel, batch: Batch, cache: Cache) -> torch.Tensor:
 
 def encoded(ours: LoadedModel, features: NDArray[np.float32], slice_rows: int = 512) -> NDArray[np.float32]:
     """Return the states [positions, hidden] that a model's audio tower hears in a window's features."""
-    assert ours.hearing is not None
-    slices = ours.hearing.encode(features, slice_rows)
+    assert ours.speech_encoder is not None
+    slices = ours.speech_encoder.encode(features, slice_rows)
     try:
         while True:
             next(slices)

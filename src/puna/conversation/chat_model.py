@@ -179,8 +179,8 @@ class ChatModel:
         self._turns = RenderQueue(self._formats.cancel)
         self._pictures = None if engine.images is None else Pictures(engine.images, self._turns.cancel)
         self._transcriber: Transcriber | None = None
-        if engine.loaded.hearing is not None:
-            self._transcriber = Transcriber(engine, engine.loaded.hearing)
+        if engine.loaded.speech_encoder is not None:
+            self._transcriber = Transcriber(engine, engine.loaded.speech_encoder)
         self._transcriptions = PartQueue("puna-transcriptions", engine.cancel, threads=engine.parallel)
         self._prefixes = PrefixWatch(self._tokenizer)
         self._closing = False

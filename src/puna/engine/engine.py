@@ -85,9 +85,9 @@ class Engine:
         self.images: Images | None = None
         self._windows: Encoding | None = None  # of recordings
         if loaded.vision is not None or loaded.audio is not None:
-            self.images = Images(loaded.vision, sizes.batch_size, hearing=loaded.audio)
-        elif loaded.hearing is not None:
-            self._windows = Encoding([loaded.hearing], sizes.batch_size)
+            self.images = Images(loaded.vision, sizes.batch_size, audio_tower=loaded.audio)
+        elif loaded.speech_encoder is not None:
+            self._windows = Encoding([loaded.speech_encoder], sizes.batch_size)
         if loaded.vision is not None:
             sizes = replace(sizes, batch_size=max(sizes.batch_size, loaded.vision.largest_group))
         self.loaded = loaded

@@ -267,14 +267,14 @@ class Images(Encoding):
         tower: VisionTower | None,
         slice_rows: int,
         *,
-        hearing: AudioTower | None = None,
+        audio_tower: AudioTower | None = None,
         kept_bytes: int = IMAGE_STATE_BYTES,
     ) -> None:
         """Take the model's vision tower and its audio tower; there is one of them at least."""
-        towers: list[Tower] = [each for each in (tower, hearing) if each is not None]
+        towers: list[Tower] = [each for each in (tower, audio_tower) if each is not None]
         super().__init__(towers, slice_rows, kept_bytes=kept_bytes)
         self.tower = tower
-        self.hearing = hearing
+        self.audio_tower = audio_tower
         self.preparer = None if tower is None else Preparer(tower)
         self._decoding: Decoding | None = None
 
@@ -308,13 +308,13 @@ class Images(Encoding):
     def place(self, image: Image | WindowedRecording) -> list[Input]:
         """Return the prompt inputs of an image or a recording: its rows, and the tokens around them."""
         if isinstance(image, WindowedRecording):
-            assert self.hearing is not None
-            return self.hearing.place(image.windows)
+            assert self.audio_tower is not None
+            return self.audio_tower.place(image.windows)
         assert self.tower is not None
         return self.tower.place(image)
 
     def tower_of(self, image: Image) -> Tower:
-        tower = self.hearing if image.heard else self.tower
+        tower = self.audio_tower if image.heard else self.tower
         assert tower is not None
         return tower
 
@@ -335,10 +335,10 @@ class Images(Encoding):
 
     def add_recording(self, digest: int, recording: Recording) -> WindowedRecording:
         """Return a recording, which is known from now on, as `add` does."""
-        assert self.hearing is not None
+        assert self.audio_tower is not None
         windows = (
             Image(_digest(f"{digest} {number}".encode()), window, window.rows, heard=True)
-            for number, window in enumerate(self.hearing.prepare(recording))
+            for number, window in enumerate(self.audio_tower.prepare(recording))
         )
         return self._remember(digest, WindowedRecording(digest, tuple(windows), recording.seconds))
 

@@ -205,7 +205,7 @@ def build_cache(
 def _remembered(loaded: LoadedModel, sizes: EngineSizes) -> int:
     """Return how many sequences the model can remember beside the running ones. Raises `RequestError`."""
     allowed = loaded.model.max_sequences
-    if loaded.hearing is not None:
+    if loaded.speech_encoder is not None:
         # A window is read several times, but not again once its text is known, and its keys are large.
         return min(sizes.remembered, sizes.parallel)
     if allowed is None:

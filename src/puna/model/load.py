@@ -88,7 +88,7 @@ class LoadedModel:
     warnings: tuple[str, ...] = ()  # for users of the model
     vision: VisionTower | None = None  # vision tower
     audio: AudioTower | None = None  # audio tower of a model that chats
-    hearing: WhisperEncoder | None = None  # audio tower of a model that transcribes
+    speech_encoder: WhisperEncoder | None = None  # of a model that transcribes
     adapters: Adapters | None = None  # requests may use them
 
     @property
@@ -422,15 +422,17 @@ def _load(request: _Request, forecast: MemoryForecast, placed: Placed, pairs: Se
         source = _FileSource(file, stage.ops, total, progress, part, done)
         models.append(_load_text(file, part, source))
         done = source.done
-    first, vision, audio, hearing = models[0], None, None, None
+    first, vision, audio, speech_encoder = models[0], None, None, None
     if (seen := parts[0].vision) is not None:
         source = _FileSource(seen.file, first.ops, total, progress, done=done)
         vision, done = _load_tower(seen, source, tokenizer, is_of_images), source.done
     if (heard := parts[0].audio) is not None:
         source = _FileSource(heard.file, first.ops, total, progress, done=done)
         audio = _load_tower(heard, source, tokenizer, is_of_sound)
-    if (encoder := parts[0].hearing) is not None:
-        hearing = _load_hearing(encoder, _FileSource(file, first.ops, total, progress, done=done))
+    if (encoder := parts[0].speech_encoder) is not None:
+        speech_encoder = _load_speech_encoder(
+            encoder, _FileSource(file, first.ops, total, progress, done=done)
+        )
     pooling = None if first.encodes_prompts else read_pooling(file, generates=first.generates)
     loaded = LoadedModel(
         file.path,
@@ -442,7 +444,7 @@ def _load(request: _Request, forecast: MemoryForecast, placed: Placed, pairs: Se
         vram_bytes=forecast.vram_bytes,
         vision=vision,
         audio=audio,
-        hearing=hearing,
+        speech_encoder=speech_encoder,
         fitting=placed.fitting,
         gpus=placed.gpus,
     )
@@ -517,7 +519,7 @@ def _load_tower(
     return tower
 
 
-def _load_hearing(forecast: TowerForecast[WhisperEncoder], source: _FileSource) -> WhisperEncoder:
+def _load_speech_encoder(forecast: TowerForecast[WhisperEncoder], source: _FileSource) -> WhisperEncoder:
     """Load the audio tower from the tensors of the text model's file."""
     with _naming(forecast.file):
         tower = WhisperEncoder.load(source, forecast.tower.options)

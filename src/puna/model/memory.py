@@ -269,7 +269,7 @@ class Forecast(MemoryForecast):
         is_first = self.options.stage is None or self.options.stage.is_first
         self.vision = _vision_in(file, projector, self.options.hidden_size, ops) if is_first else None
         self.audio = _audio_in(file, projector, self.options.hidden_size, ops) if is_first else None
-        self.hearing = _hearing_in(file, self.options.hidden_size, ops) if is_first else None
+        self.speech_encoder = _speech_encoder_in(file, self.options.hidden_size, ops) if is_first else None
         tokens = file.get("tokenizer.ggml.tokens") if is_first else None
         self._vocab = len(tokens) if isinstance(tokens, StringArray) else 0
 
@@ -298,7 +298,7 @@ class Forecast(MemoryForecast):
 
     @property
     def weight_bytes(self) -> int:
-        towers = self.vision, self.audio, self.hearing
+        towers = self.vision, self.audio, self.speech_encoder
         beside = sum(each.file_bytes for each in towers if each is not None)
         return sum(tensor.nbytes for tensor in self._tensors) + beside
 
@@ -327,7 +327,7 @@ class Forecast(MemoryForecast):
             PartMemory(layer_name(part) if isinstance(part, int) else part, Backend.device, size, 0)
             for part, size in self._host_weights.items()
         ]
-        named = ("vision", self.vision), ("audio", self.audio), ("hearing", self.hearing)
+        named = ("vision", self.vision), ("audio", self.audio), ("speech encoder", self.speech_encoder)
         towers = {name: tower for name, tower in named if tower is not None}
         parts += [PartMemory(name, self._device, each.weight_bytes, 0) for name, each in towers.items()]
         # Only one image or window of a recording is read at a time.
@@ -379,7 +379,7 @@ def _audio_in(
     return _tower_forecast(tower, projector, tensors, ops)
 
 
-def _hearing_in(file: GGUFFile, text_size: int, ops: Backend) -> TowerForecast[WhisperEncoder] | None:
+def _speech_encoder_in(file: GGUFFile, text_size: int, ops: Backend) -> TowerForecast[WhisperEncoder] | None:
     if not ARCHITECTURES[file.architecture].transcribes:
         return None
     tower = WhisperEncoder(WhisperEncoderOptions.of_whisper(file, text_size), ops)

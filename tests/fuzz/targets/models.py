@@ -57,7 +57,7 @@ def fuzz(dice: random.Random, folder: Path) -> None:
     os.environ["PUNA_OPS"] = "reference"
     sizes = {"num_ctx": dice.choice((1, 16, 64, 2**20)), "parallel": dice.choice((1, 2))}
     with puna.load(path, **sizes) as loaded:
-        if loaded.engine.loaded.hearing is not None:
+        if loaded.engine.loaded.speech_encoder is not None:
             loaded.transcribe(np.zeros(4000), word_timestamps=dice.random() < 0.5)
         elif loaded.engine.loaded.generates:
             loaded.chat([{"role": "user", "content": "once upon"}], num_predict=3)

@@ -46,8 +46,8 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def features_of(ours: LoadedModel, seed: int) -> np.ndarray:
-    assert ours.hearing is not None
-    o = ours.hearing.options
+    assert ours.speech_encoder is not None
+    o = ours.speech_encoder.options
     return np.random.default_rng(seed).normal(0, 0.5, (o.frames, o.bands)).astype(np.float32)
 
 
@@ -162,10 +162,12 @@ def test_invalid_metadata_is_named(tmp_path: Path, metadata: dict[str, Any], wor
 
 def test_heads_that_follow_the_speech_come_from_the_checkpoint(tmp_path: Path) -> None:
     config = dataclasses.replace(MODELS["small"], alignment_heads=((2, 3), (0, 1)))
-    stated = load_model(tiny_whisper_gguf(tmp_path / "m.gguf", config, model=original(config))).hearing
+    stated = load_model(tiny_whisper_gguf(tmp_path / "m.gguf", config, model=original(config))).speech_encoder
     assert stated is not None
     assert stated.options.alignment_heads == config.alignment_heads
-    unstated = load_model(tiny_whisper_gguf(tmp_path / "n.gguf", model=original(MODELS["small"]))).hearing
+    unstated = load_model(
+        tiny_whisper_gguf(tmp_path / "n.gguf", model=original(MODELS["small"]))
+    ).speech_encoder
     assert unstated is not None
     assert unstated.options.alignment_heads == tuple((layer, head) for layer in (1, 2) for head in range(4))
 
@@ -196,8 +198,8 @@ def test_a_folder_as_it_was_first_published_is_converted(tmp_path: Path) -> None
     ours = load_model(tmp_path / "m.gguf")
     tokens = TranscriptTokens.of(ours.tokenizer)
     assert (tokens.end, tokens.begin_time) == (config.id_of("endoftext"), config.id_of("0.00"))
-    assert ours.hearing is not None
-    assert not ours.hearing.options.multilingual  # by the size of its vocabulary
+    assert ours.speech_encoder is not None
+    assert not ours.speech_encoder.options.multilingual  # by the size of its vocabulary
     heard, answer = features_of(ours, 1), random_tokens(ours, 20, 2)
     cache = ours.make_cache(sequences=1, context=48, types=FLOATS)
     [found] = read(ours, cache, [(0, heard, answer)])
