@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
+import math
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +18,7 @@ from puna.vision.pixels import CLIP_MEAN, CLIP_STD, HALVES, normalised, padded, 
 from puna.vision.towers.gemma3 import Gemma3Vision
 from puna.vision.towers.gemma3n import Gemma3nVision
 from puna.vision.towers.glm_ocr import GlmOcrVision
+from puna.vision.towers.kimi_k25 import KimiK25Vision
 from puna.vision.towers.llava import LlavaVision
 from puna.vision.towers.paddleocr import PaddleOcrVision
 from puna.vision.towers.pixtral import PixtralVision
@@ -82,6 +87,22 @@ def _glm(image: PIL.Image.Image) -> Any:
     return flat.reshape(len(flat), 3, 2, 196)[:, :, 0].reshape(len(flat), -1)
 
 
+def _kimi(image: PIL.Image.Image) -> Any:
+    """Return what transformers' processor does, with Pillow: its module needs torchvision to be imported."""
+    spec = importlib.util.find_spec("transformers.models.kimi_k25.image_processing_kimi_k25")
+    assert spec is not None
+    tree = ast.parse(Path(str(spec.origin)).read_text())
+    tree.body = [
+        node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "navit_resize"
+    ]
+    names: dict[str, Any] = {"math": math}
+    exec(compile(tree, str(spec.origin), "exec"), names)
+    (high, wide), whole = names["navit_resize"](image.height, image.width, 14, 2, 16, 512)
+    pixels = np.zeros((*whole, 3), np.float32)
+    pixels[:high, :wide] = np.asarray(image.resize((wide, high), PIL.Image.Resampling.BICUBIC))
+    return ((pixels / 255 - np.float32(HALVES)) / np.float32(HALVES)).transpose(2, 0, 1)
+
+
 COMMON = {"patch_size": 14, "image_size": 56, "mean": CLIP_MEAN, "std": CLIP_STD, "patches": 16}
 PROCESSORS: dict[str, tuple[Any, dict[str, Any], Callable[[PIL.Image.Image], Any]]] = {
     "gemma3": (Gemma3Vision, {**COMMON, "mean": HALVES, "std": HALVES, "rows": 4}, _gemma3),
@@ -89,6 +110,9 @@ PROCESSORS: dict[str, tuple[Any, dict[str, Any], Callable[[PIL.Image.Image], Any
         Gemma3nVision, {**COMMON, "mean": (0.0,) * 3, "std": (1.0,) * 3, "row_side": 2}, _gemma3n
     ),
     "glm": (GlmOcrVision, {**COMMON, "unit": 28, "min_pixels": 3136, "max_pixels": 12544}, _glm),
+    "kimi": (
+        KimiK25Vision, {**COMMON, "mean": HALVES, "std": HALVES, "unit": 28, "most_patches": 16}, _kimi
+    ),
     "llava": (LlavaVision, COMMON, _llava),
     "paddleocr": (
         PaddleOcrVision, {**COMMON, "unit": 28, "min_pixels": 3136, "max_pixels": 12544}, _paddleocr

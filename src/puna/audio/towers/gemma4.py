@@ -103,7 +103,7 @@ class LastFeedForward(HalfFeedForward):
     post_norm: RMSNorm = weight("ffn_post_norm_1", "hidden_size")
 
 
-class DistanceAttention(Module):
+class ConformerAttention(Module):
     """Attention to the nearest states before, by content and by distance.
 
     A score is q k + q r, where r encodes the distance. The second product is part of the first: a key ends
@@ -201,7 +201,7 @@ class LightConvolution(Module):
 class ConformerLayer(Module):
     options: ConformerOptions
     first: HalfFeedForward = part()
-    attention: DistanceAttention = part()
+    attention: ConformerAttention = part()
     convolution: LightConvolution = part()
     last: LastFeedForward = part()
     norm: RMSNorm = weight("ln2", "hidden_size")

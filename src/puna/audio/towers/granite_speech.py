@@ -103,7 +103,7 @@ class Taps(Values):
         return values.T
 
 
-class Queries(Table):
+class LearnedQueries(Table):
     """Learned queries [queries, size], stored as [1, queries, size]."""
 
     @classmethod
@@ -261,7 +261,7 @@ class QFormerLayer(Module):
 
 class QFormer(Module):
     options: QFormerOptions
-    queries: Queries = weight("proj_query", "queries", "size")
+    queries: LearnedQueries = weight("proj_query", "queries", "size")
     query_norm: LayerNorm = weight("proj_norm", "size")
     layers: Sequence[QFormerLayer] = blocks("proj_blk")
     projection: Linear = weight("proj_linear", "text_size", "size")
