@@ -274,9 +274,10 @@ def _hy_dense(config: Config) -> int:
     return 1 if config.get("mlp_layer_types") is None else _dense(config)
 
 
+#: llama.cpp reads the bias of its experts by a name without a suffix; it would leave out one by the usual name.
 _HY: Final = {
-    "mlp.router.gate": "ffn_gate_inp", "mlp.expert_bias": "exp_probs_b.bias",
-    "mlp.e_score_correction_bias": "exp_probs_b.bias",
+    "mlp.router.gate": "ffn_gate_inp", "mlp.expert_bias": "exp_probs_b",
+    "mlp.e_score_correction_bias": "exp_probs_b",
     **{f"mlp.shared_mlp.{part}_proj": f"ffn_{part}_shexp" for part in ("gate", "up", "down")},
     "final_layernorm": "nextn.shared_head_norm",
 }  # fmt: skip
