@@ -77,6 +77,7 @@ OURS = {
 THEIRS = (
     "general.size_label", "general.basename", "general.finetune", "general.version", "general.organization",
     "general.tags", "general.languages", "general.license", "general.name", "general.sampling",
+    "tensor_data_layout",
 )  # fmt: skip
 #: The tensor of Pixtral that their reader needs and their converter omits.
 OURS_ALONE = "v.token_embd.img_break"

@@ -56,6 +56,7 @@ HYBRIDS = Lineage(
         "falcon-h1": {"rope.dimension_count"},
         "granitehybrid": {"rope.scaling.finetuned", "context_length"},
         "granitemoe": {"expert_feed_forward_length"},
+        "jamba": {"expert_count", "expert_used_count", "vocab_size"},
         "nemotron_h": {"attention.layer_norm_rms_epsilon"},
         "nemotron_h_moe": {"attention.layer_norm_rms_epsilon"},
     },

@@ -23,7 +23,10 @@ LATENT = Lineage(
             lambda config: {"architectures": ["Mistral3ForConditionalGeneration"]}
         ),
     },
-    differing={"deepseek2": {"expert_gating_func"}, "mistral4": {"attention.temperature_scale"}},
+    differing={
+        **{name: {"expert_gating_func"} for name in ("deepseek2", "deepseek32", "glm-dsa")},
+        "mistral4": {"attention.temperature_scale"},
+    },
 )
 #: Keys of DeepSeek-OCR's tower that they get wrong: an invented width, and another model's epsilon.
 OCR = {"vision.feed_forward_length", "vision.attention.layer_norm_epsilon"}

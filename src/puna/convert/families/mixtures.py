@@ -274,7 +274,7 @@ def _hy_dense(config: Config) -> int:
     return 1 if config.get("mlp_layer_types") is None else _dense(config)
 
 
-#: llama.cpp reads the bias of its experts by a name without a suffix; it would leave out one by the usual name.
+#: llama.cpp reads the bias of its experts by a name without a suffix, and leaves out one by the usual name.
 _HY: Final = {
     "mlp.router.gate": "ffn_gate_inp", "mlp.expert_bias": "exp_probs_b",
     "mlp.e_score_correction_bias": "exp_probs_b",
