@@ -105,7 +105,6 @@ SMALL_LINEAGES = Lineage(
                 "falcon",
                 "falcon biased, keys for each head, untied",
                 "hunyuan-moe",
-                "hunyuan-moe tied, by layer",
             ),
             "it needs settings or shapes of older folders",
         ),
