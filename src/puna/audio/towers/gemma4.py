@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from puna.audio.conformer import Taps, silu
 from puna.audio.magnitudes import Magnitudes
 from puna.audio.mel import HOP
 from puna.audio.options import AudioOptions
@@ -21,12 +22,12 @@ from puna.audio.recording import Recording
 from puna.audio.tower import AudioTower, AudioWindow
 from puna.errors import ModelError
 from puna.gguf.metadata import invalid, table_rows
-from puna.nn.layers import LayerNorm, Linear, RMSNorm, Values, unit_norm
+from puna.nn.layers import LayerNorm, Linear, RMSNorm, unit_norm
 from puna.nn.module import Module, blocks, part, weight
-from puna.ops import Array, Backend, Weight
+from puna.ops import Array, Weight
 from puna.vision.layers.attention import Groups, PatchKeys, Slices, pieces
 from puna.vision.layers.bounded import BoundedLinear
-from puna.vision.layers.convolution import Convolution, neighbours, rimmed
+from puna.vision.layers.convolution import Convolution, neighbours, results, rimmed
 from puna.vision.layers.layers import VisionLayerOptions
 
 if TYPE_CHECKING:
@@ -47,10 +48,6 @@ _FLOAT_BYTES: Final = 4
 #: Copies per state alive at once: the states, queries with their slots, keys, values, results of two passes.
 _ROWS_ALIVE: Final = 7
 _MAX_TAPS: Final = 64
-
-
-def silu(ops: Backend, x: Array) -> Array:
-    return ops.sigmoid_gate(x, x)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +71,7 @@ class Gemma4AudioOptions(AudioOptions):
     @property
     def reduced_bands(self) -> int:
         """Bands after both convolutions."""
-        return _halved(_halved(self.bands))
+        return results(self.bands, 4)
 
     @property
     def reduced_size(self) -> int:
@@ -160,14 +157,6 @@ def _distances(width: int) -> NDArray[np.float32]:
     return np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32)
 
 
-class Taps(Values):
-    """Weights of a convolution over time, one for each channel and tap: [channels, taps]."""
-
-    @classmethod
-    def arranged(cls, values: NDArray[np.float32], options: Any) -> NDArray[np.float32]:
-        return values.T
-
-
 class LightConvolution(Module):
     """Gated convolution over the states before, of each channel by itself.
 
@@ -191,11 +180,7 @@ class LightConvolution(Module):
 
         `gated` are all states, after `taps` - 1 rows of zeros.
         """
-        count = self.options.taps
-        total = gated[begin:end] * self.taps.values[0]
-        for tap in range(1, count):
-            total = total + gated[begin + tap : end + tap] * self.taps.values[tap]
-        return self.end(silu(self.ops, self.inner_norm(total)))
+        return self.end(silu(self.ops, self.inner_norm(self.taps(gated, begin, end))))
 
 
 class ConformerLayer(Module):
@@ -270,7 +255,7 @@ class Gemma4Audio(AudioTower):
     def prepare(self, recording: Recording) -> list[AudioWindow]:
         found = Magnitudes(recording, self.options.bands)
         begins = range(0, len(recording.samples) // HOP + 1, found.length)
-        windows = [AudioWindow(found, begin, _halved(_halved(found.frames(begin)))) for begin in begins]
+        windows = [AudioWindow(found, begin, results(found.frames(begin), 4)) for begin in begins]
         return [window for window in windows if window.rows]
 
     def encode(self, window: AudioWindow, slice_rows: int) -> Slices[Array]:
@@ -292,16 +277,16 @@ class Gemma4Audio(AudioTower):
             for piece in convolution.over(rimmed(ops, [grid]), seen, slice_rows):
                 made.append(ops.array(np.maximum(ops.numpy(norm(piece)), 0.0)))
                 yield
-            grid, time, bands = ops.concatenate(made), _halved(time), _halved(bands)
+            grid, time, bands = ops.concatenate(made), results(time, 2), results(bands, 2)
         reduced: Array = self.reduction(grid.reshape(time, -1))
         return reduced
 
     def memory_bytes(self, slice_rows: int) -> int:
         o, layer = self.options, self.options.layers[0]
-        places = _halved(Magnitudes.length) * _halved(o.bands)
+        places = results(Magnitudes.length, 2) * results(o.bands, 2)
         convolved = 2 * places * o.first_channels + min(slice_rows, places) * 10 * o.first_channels
         indices = 9 * places * 2  # of eight bytes each
-        rows = _halved(_halved(Magnitudes.length))
+        rows = results(Magnitudes.length, 4)
         alive = rows * (_ROWS_ALIVE * o.hidden_size + 3 * _SLOTS * layer.heads)
         working = min(slice_rows, rows) * 3 * layer.feed_forward_size
         return _FLOAT_BYTES * (max(convolved + indices, alive + working) + Magnitudes.length * o.bands)
@@ -317,8 +302,3 @@ def _taps(file: GGUFFile) -> int:
             f"{_MAX_TAPS} values for each channel"
         )
     return shape[1]
-
-
-def _halved(size: int) -> int:
-    """Return the results along an axis of a convolution whose step is two."""
-    return (size + 1) // 2

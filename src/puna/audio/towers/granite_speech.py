@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from puna.audio.conformer import Taps, silu
 from puna.audio.mel import HOP, HtkFeatures
 from puna.audio.options import AudioOptions
 from puna.audio.recording import Recording
 from puna.audio.tower import AudioTower, AudioWindow
 from puna.errors import UnsupportedModelError, shown
 from puna.gguf.metadata import invalid, required, table_rows
-from puna.nn.layers import LayerNorm, Linear, StackedLinear, Values, linear_many
+from puna.nn.layers import LayerNorm, Linear, StackedLinear, linear_many
 from puna.nn.module import Module, blocks, part, weight
 from puna.ops import Array, Weight
 from puna.vision.layers.attention import Groups, PatchKeys, Slices, pieces
@@ -93,14 +94,6 @@ class GraniteSpeechOptions(AudioOptions):
         """States that are read at once: whole blocks and whole windows."""
         step = math.lcm(self.layers[0].context, self.projector.window)
         return max(_MOST_STATES // step, 1) * step
-
-
-class Taps(Values):
-    """Weights [kernel, channels] of a convolution over time, stored as [channels, kernel]."""
-
-    @classmethod
-    def arranged(cls, values: NDArray[np.float32], options: object) -> NDArray[np.float32]:
-        return values.T
 
 
 class LearnedQueries(Table):
@@ -211,19 +204,15 @@ class ConformerLayer(Module):
         padded = ops.concatenate([*silence[:1], *inner, *silence[1:]])
         found = []
         for begin, end in pieces(len(hidden), slice_rows):
-            total = padded[begin:end] * self.taps.values[0]
-            for tap in range(1, o.kernel):
-                total = total + padded[begin + tap : end + tap] * self.taps.values[tap]
-            total = total * self.scale + self.offset
-            rows = hidden[begin:end] + self.narrow(ops.sigmoid_gate(total, total))
+            normed = self.taps(padded, begin, end) * self.scale + self.offset
+            rows = hidden[begin:end] + self.narrow(silu(ops, normed))
             rows = rows + 0.5 * self._fed(rows, self.second_norm, self.second_up, self.second_down)
             found.append(self.last_norm(rows))
             yield
         return ops.concatenate(found)
 
     def _fed(self, rows: Array, norm: LayerNorm, up: Linear, down: Linear) -> Array:
-        inner = up(norm(rows))
-        return down(self.ops.sigmoid_gate(inner, inner))
+        return down(silu(self.ops, up(norm(rows))))
 
 
 class QFormerLayer(Module):

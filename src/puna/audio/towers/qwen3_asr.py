@@ -23,7 +23,7 @@ from puna.nn.layers import LayerNorm, Linear
 from puna.nn.module import WeightSource, blocks, weight
 from puna.ops import Array
 from puna.vision.layers.attention import Groups, PatchKeys, Slices
-from puna.vision.layers.convolution import Convolution, neighbours, rimmed
+from puna.vision.layers.convolution import Convolution, neighbours, results, rimmed
 from puna.vision.layers.layers import ExactLayer, Patches, Table, through
 
 if TYPE_CHECKING:
@@ -37,14 +37,9 @@ WINDOW: Final = 800
 _FLOAT_BYTES: Final = 4
 
 
-def _halved(size: int) -> int:
-    """Return the results along an axis of a convolution whose step is two."""
-    return (size + 1) // 2
-
-
 def _reduced(size: int) -> int:
     """Return the results along an axis of all three convolutions."""
-    return _halved(_halved(_halved(size)))
+    return results(size, 8)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +138,7 @@ class Qwen3Audio(AudioTower):
             for piece in convolution.over(rimmed(ops, [grid]), seen, slice_rows):
                 made.append(ops.gelu(piece))
                 yield
-            grid, bands, time = ops.concatenate(made), _halved(bands), _halved(time)
+            grid, bands, time = ops.concatenate(made), results(bands, 2), results(time, 2)
         by_time = np.arange(bands * time).reshape(bands, time).T.reshape(-1)
         rows = grid[ops.array(np.ascontiguousarray(by_time))].reshape(time, -1)
         placed: Array = self.reduction(rows) + self.positions.values[:time]
@@ -151,7 +146,7 @@ class Qwen3Audio(AudioTower):
 
     def memory_bytes(self, slice_rows: int) -> int:
         o = self.options
-        places = _halved(o.bands) * _halved(CHUNK)
+        places = results(o.bands, 2) * results(CHUNK, 2)
         convolved = 2 * places * o.channels + min(slice_rows, places) * 10 * o.channels
         rows = WINDOW // CHUNK * _reduced(CHUNK)
         row = o.layers[0].feed_forward_size * 3
