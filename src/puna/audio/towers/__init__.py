@@ -4,9 +4,8 @@ Each follows its model's reference. Where llama.cpp (L) shows a model something 
 
 - Voxtral: no window of silence follows the last one (L: one does if a recording is short).
 - Qwen2-Audio: the silence that completes a window is masked, and has no rows (L: it is heard).
-- Qwen3-ASR: the last second of frames is completed with zeros before the convolutions, and their results
-  beyond the end are left out (L: the convolutions end with the frames). Recordings under half a second are
-  completed with silence (not L).
+- Qwen3-ASR: zeros complete the last second of frames before the convolutions, and their results beyond the
+  end are left out (L: kept). Recordings under half a second are completed with silence (not L).
 - Granite Speech: logits are divided by their scale, as in L and in transformers before version 5.
 - Qwen2.5-Omni: two seconds are read at once, and no silence after the end (L: 30 seconds, with silence). The
   tokens around images are `<|vision_bos|>` and `<|vision_eos|>` (L: those of Qwen2-VL, as text).
