@@ -40,7 +40,8 @@ from puna.engine.room import EngineSizes
 from puna.model.load import load_model
 from puna.ops import default_backend
 from puna.options import Options
-from puna.protocol import Done, Event, Generate
+from puna.protocol import Done, Event, Failed, Generate
+from puna.sample import Sampler
 
 Clock = Callable[[], float]
 
@@ -67,19 +68,10 @@ def texts(tokens: int, dice: random.Random) -> dict[str, tuple[list[str], list[s
     }
 
 
-class Scripted:
-    """A sampler that samples as usual but then returns a scripted token."""
-
-    def __init__(self, sampler: Any, tokens: list[int]) -> None:
-        self._sampler = sampler
-        self._tokens = iter(tokens)
-
-    def sample(self, logits: Any) -> int:
-        self._sampler.sample(logits)
-        return next(self._tokens)
-
-    def accept(self, token: int, *, generated: bool) -> None:
-        self._sampler.accept(token, generated=generated)
+def script(sampler: Sampler, tokens: list[int]) -> None:
+    """Make `sampler` draw as usual, then return the next of `tokens` instead."""
+    following = iter(tokens)
+    sampler._drawn = lambda *_: next(following)  # type: ignore[method-assign]
 
 
 class Runner:
@@ -149,17 +141,19 @@ class Runner:
         ended: list[Done] = []
 
         def sink(event: Event) -> None:
+            if isinstance(event, Failed):
+                raise RuntimeError(event.message)
             if isinstance(event, Done):
                 ended.append(event)
 
-        script = self._tokens(answer)
-        self._text = self._tokens(prompt) + script
-        options = Options(temperature=0.0, num_predict=len(script), speculate=speculate)
+        answered = self._tokens(answer)
+        self._text = self._tokens(prompt) + answered
+        options = Options(temperature=0.0, num_predict=len(answered), speculate=speculate)
         for number in range(self._streams):
             request = Generate(id=number, prompt=self._tokens(prompt), options=options, ignore_eos=True)
             self.engine.submit(request, sink)
         for sequence in self.engine._incoming:
-            sequence.sampler = Scripted(sequence.sampler, script)  # type: ignore[assignment]
+            script(sequence.sampler, answered)
         while any(not sequence.generated for sequence in self.engine.scheduler):
             self.engine.step()
         begin = self._clock()
