@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <mutex>
 
+#include "core/nodes.h"
+
 namespace puna {
 
 namespace {
@@ -23,7 +25,7 @@ struct SharedBytes::Block {
     Allocation memory;
     size_t size, used = 0, parts = 0;
 
-    explicit Block(size_t bytes) : memory(allocate_memory(bytes)), size(bytes) {}
+    explicit Block(size_t bytes) : memory(allocate_memory(bytes)), size(bytes) { interleave(memory.get(), bytes); }
 };
 
 SharedBytes::Block* SharedBytes::newest_ = nullptr;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/cpu.h"
+#include "core/nodes.h"
 
 namespace puna {
 namespace {
@@ -105,6 +106,7 @@ private:
     }
 
     void serve(int thread) {
+        stay_on_node(thread);
         uint64_t seen = 0;
         while (true) {
             seen = wait_beyond(seen);

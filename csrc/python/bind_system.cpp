@@ -3,10 +3,12 @@
 #endif
 
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include "core/cpu.h"
+#include "core/nodes.h"
 #include "core/pool.h"
 #include "registrations.h"
 
@@ -49,6 +51,21 @@ void register_system(nb::module_& m) {
     m.def("usable_cores", &usable_cores, "Physical cores this process may use, within its cgroup's quota.");
     m.def("cgroup_cores", &cgroup_cores, "root"_a = "",
           "Cores the cgroup's CPU quota allows, 0 without one; /proc and /sys are looked for under `root`.");
+    m.def(
+        "memory_nodes",
+        [](const std::string& root) {
+            std::vector<std::vector<int>> nodes;
+            for (const Node& node : memory_nodes(root)) nodes.push_back(node.processors);
+            return nodes;
+        },
+        "root"_a = "",
+        "The processors that this process may use, by node of memory; /sys is looked for under `root`.");
+    m.def("spread_over_nodes", &spread_over_nodes, "root"_a = "",
+          "Spreads weights packed from now on, and the pool's threads, over the nodes of memory. Returns how many\n"
+          "there are; with fewer than two, nothing changes. Raises RuntimeError if the system forbids it.");
+    m.def(
+        "interleave", [](nb::ndarray<uint8_t, nb::c_contig> memory) { interleave(memory.data(), memory.nbytes()); },
+        "memory"_a, "Takes the pages of `memory` from all nodes in turn, if weights are spread over them.");
     m.def("threads", &thread_count, "Threads the kernels use.");
     m.def("set_threads", &set_thread_count, "count"_a, nb::call_guard<nb::gil_scoped_release>(),
           "Sets how many threads the kernels use; at least 1.");

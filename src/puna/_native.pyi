@@ -35,6 +35,20 @@ def cgroup_cores(root: str = "") -> float:
     Cores the cgroup's CPU quota allows, 0 without one; /proc and /sys are looked for under `root`.
     """
 
+def memory_nodes(root: str = "") -> list[list[int]]:
+    """
+    The processors that this process may use, by node of memory; /sys is looked for under `root`.
+    """
+
+def spread_over_nodes(root: str = "") -> int:
+    """
+    Spreads weights packed from now on, and the pool's threads, over the nodes of memory. Returns how many
+    there are; with fewer than two, nothing changes. Raises RuntimeError if the system forbids it.
+    """
+
+def interleave(memory: Array) -> None:
+    """Takes the pages of `memory` from all nodes in turn, if weights are spread over them."""
+
 def threads() -> int:
     """Threads the kernels use."""
 

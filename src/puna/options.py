@@ -248,7 +248,8 @@ _TYPES: dict[str, str] = {
 #: Ollama's options without effect, and why.
 _USELESS = {
     "low_vram": "num_gpu says how much is on a GPU",
-    **dict.fromkeys(("use_mlock", "numa"), "weights are always copied into memory when loaded"),
+    "use_mlock": "weights are always copied into memory when loaded",
+    "numa": "the server's PUNA_NUMA spreads models over memory nodes",
     **dict.fromkeys(("tfs_z", "penalize_newline"), "this kind of sampling is not supported"),
     "f16_kv": "PUNA_KV_CACHE_TYPE chooses the type of cached keys and values",
     "logits_all": "the request's logprobs returns probabilities",

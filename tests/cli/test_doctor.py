@@ -20,7 +20,7 @@ GOOD: dict[str, Any] = {
     "processor": {"name": "EPYC", "cores": 8, "logical": 16, "usable": 16, "features": []},
     "gpus": [],
     "gpu_use": {},
-    "kernels": {"used": "avx512", "all": ["portable", "avx2", "avx512"], "threads": 8},
+    "kernels": {"used": "avx512", "all": ["portable", "avx2", "avx512"], "threads": 8, "memory_nodes": 1},
     "compiler": "g++ 13",
     "memory": {"total": 32 * 10**9, "available": 20 * 10**9},
     "torch": None,
@@ -157,10 +157,11 @@ def test_process_listening_at_the_port_is_named(monkeypatch: pytest.MonkeyPatch,
         ("kernels", GOOD["kernels"] | {"used": "avx2"}, "PUNA_CPU=avx2 rules out the avx512 kernels"),
         (
             "kernels",
-            {"used": "portable", "all": ["portable"], "threads": 8},
+            GOOD["kernels"] | {"used": "portable", "all": ["portable"]},
             "lacks the vector instructions",
         ),
         ("kernels", GOOD["kernels"] | {"threads": 1}, "1 of 8 cores are used"),
+        ("kernels", GOOD["kernels"] | {"memory_nodes": 2}, "2 memory nodes: try PUNA_NUMA=1"),
     ],
 )
 def test_doctor_advises_on_speed(part: str, state: Any, sentence: str) -> None:

@@ -124,7 +124,10 @@ import json
 from puna import _native
 from puna.ops import backend_named
 backend = backend_named("cpu")
-print(json.dumps({"used": backend.kernels, "all": _native.cpu_levels(), "threads": backend.threads()}))
+print(json.dumps({
+    "used": backend.kernels, "all": _native.cpu_levels(), "threads": backend.threads(),
+    "memory_nodes": len(_native.memory_nodes()),
+}))
 """
 
 #: In another process too: torch takes seconds to import, and loads the GPU's driver.
@@ -376,6 +379,8 @@ def _tuning(kernels: Report, processor: Report, environ: Mapping[str, str]) -> I
     if kernels["threads"] < cores:
         used = kernels["threads"]
         yield f"only {used} of {cores} cores are used: see PUNA_NUM_THREADS and the container's limits"
+    if kernels["memory_nodes"] > 1 and not config.env_bool("NUMA"):
+        yield f"this machine has {kernels['memory_nodes']} memory nodes: try PUNA_NUMA=1 with large models"
     if not config.env_bool("REPLAY", True):
         yield "PUNA_REPLAY=0 slows down small models"
 

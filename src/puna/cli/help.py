@@ -16,6 +16,7 @@ VARIABLES = {
     "PUNA_MODELS": "Folder of the models (default ~/.ollama/models)",
     "PUNA_HOME": "Folder of chats, keys and logs (default ~/.puna)",
     "PUNA_NUM_THREADS": "Number of threads (default: the number of physical cores)",
+    "PUNA_NUMA": "Whether to spread models and threads over several memory nodes (default 0)",
     "PUNA_CONTEXT_LENGTH": "Context length in tokens, unless the request or model sets it (default 4096)",
     "PUNA_KEEP_ALIVE": "How long models stay in memory after their last use (default 5m)",
     "PUNA_NUM_PARALLEL": "Maximum number of requests in a model's batch (default 4, or 1 if memory is short)",
@@ -97,7 +98,14 @@ class Page:
 
 
 _CLIENT = ("PUNA_HOST", "PUNA_API_KEY")
-_COMPUTING = ("PUNA_NUM_THREADS", "PUNA_CPU", "PUNA_OPS", "PUNA_GPU_DEVICE", "PUNA_GPU_MEMORY_GB")
+_COMPUTING = (
+    "PUNA_NUM_THREADS",
+    "PUNA_NUMA",
+    "PUNA_CPU",
+    "PUNA_OPS",
+    "PUNA_GPU_DEVICE",
+    "PUNA_GPU_MEMORY_GB",
+)
 PAGES = {
     "puna": Page(
         examples=(

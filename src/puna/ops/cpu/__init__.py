@@ -5,6 +5,7 @@ The kernels check their arguments and allocate their results (`csrc/python/bind_
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puna import _native
-from puna.config import env_int
+from puna.config import env_bool, env_int
 from puna.errors import OptionError
 from puna.gguf import GGMLType
 from puna.machine import usable_threads
@@ -27,6 +28,8 @@ from puna.ops.rope import Rope
 from puna.ops.weight import Weight
 
 Array = NDArray[Any]
+
+_log = logging.getLogger("puna.ops")
 
 
 class CPU(Backend):
@@ -44,6 +47,8 @@ class CPU(Backend):
                 f"PUNA_CPU: '{level}' names no kernels that this processor runs; use one of "
                 f"{', '.join(_native.cpu_levels())}, or leave it out for the best"
             )
+        if env_bool("NUMA"):
+            _spread_over_nodes()
         self.set_threads(max(env_int("NUM_THREADS", 0, instead="the number of physical cores"), 0))
 
     @property
@@ -83,7 +88,9 @@ class CPU(Backend):
         return packing.packed_bytes(type, shape)
 
     def storage(self, kind: GGMLType, rows: int, row_shape: tuple[int, ...]) -> HostStorage:
-        return HostStorage(kind, rows, row_shape)
+        storage = HostStorage(kind, rows, row_shape)
+        _native.interleave(storage.stored.reshape(-1).view(np.uint8))
+        return storage
 
     def embedding(self, tokens: Array, weight: Weight) -> Array:
         data = weight.data
@@ -297,3 +304,20 @@ def _changed(row: sampling.Draw) -> Array:
     """Return a row's logits after its changes."""
     logits = read(row.logits)  # type: ignore[arg-type]
     return logits if row.changes is None else sampling.changed(logits, row.changes)
+
+
+def _spread_over_nodes() -> None:
+    """Spread weights, caches and threads over the machine's memories, and log what came of it."""
+    try:
+        nodes = _native.spread_over_nodes()
+    except RuntimeError as error:
+        _log.warning(
+            "PUNA_NUMA has no effect: the system does not let this process choose its memory (%s); in a "
+            "container it needs the capability SYS_NICE",
+            error,
+        )
+        return
+    if nodes < 2:
+        _log.warning("PUNA_NUMA has no effect: this process can use the processors of one memory node only")
+    else:
+        _log.info("weights, caches and threads are spread over %d memory nodes", nodes)
