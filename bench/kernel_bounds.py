@@ -5,7 +5,8 @@
 
 The bound is that of AVX-512 VNNI. A product of 4 columns with 16 rows is one instruction, but the scales,
 minima and sums of a block are multiplied by the same units of the processor, so that only a share of the
-multiplications can be the product's. Those of one token and 16 rows are counted in `multiplications`.
+multiplications can be the product's. `roofline.multiplications`
+counts those of one token and 16 rows.
 """
 
 from __future__ import annotations
@@ -24,25 +25,7 @@ from puna.gguf import GGMLType
 from puna.ops import default_backend
 
 TYPES = ("Q4_K", "Q5_K", "Q6_K", "Q2_K", "Q3_K", "IQ4_XS", "Q8_0", "Q4_0", "Q5_0", "IQ4_NL", "MXFP4")
-#: The columns that share a scale, in types with blocks of 256.
-GROUPS = {"Q4_K": 32, "Q5_K": 32, "IQ4_XS": 32, "Q6_K": 16, "Q2_K": 16, "Q3_K": 16}
-MINIMA = {"Q4_K", "Q5_K", "Q2_K"}
-#: Types whose numbers are stored or multiplied with an excess, which is subtracted with the sums' help.
-EXCESS = {"Q6_K", "Q3_K", "IQ4_XS"}
-
 COLUMNS, TOKENS, SOME_ROWS, MORE_ROWS = 2048, 64, 16, 528
-BLOCK = 256
-
-
-def multiplications(kind: str) -> tuple[int, int]:
-    """Return the instructions that multiply in a block of 256 columns: the products', and all."""
-    products = BLOCK // 4
-    if kind not in GROUPS:  # for each 32, a scale of the weights times one of the activations, times the sum
-        return products, products + 2 * BLOCK // 32
-    scales = BLOCK // GROUPS[kind]
-    pairs = scales // 2  # of sums of activations, times their minima or scales
-    all_of_them = products + scales + pairs * (kind in MINIMA) + pairs * (kind in EXCESS)
-    return products, all_of_them + 2 + 2 * (kind in MINIMA)
 
 
 def prompt_rate(kind: GGMLType) -> float:
@@ -84,7 +67,7 @@ def main() -> None:
     chosen = parser.parse_args()
     peak, reads, rows = roofline.measure(1).byte_peak, list[float](), list[Row]()
     for name in chosen.types:
-        products, every = multiplications(name)
+        products, every = roofline.multiplications(name)
         kind = GGMLType[name]
         rows.append(Row(name, products / every, prompt_rate(kind) / peak, decode_share(kind, reads)))
         print(line(rows[-1]), flush=True)

@@ -88,9 +88,15 @@ def alternate(
 
 
 def compare(
-    name: str, path: Path, tests: Sequence[Test], threads: int, repetitions: int, openvino: bool = False
+    name: str,
+    path: Path,
+    tests: Sequence[Test],
+    machine: roofline.Machine,
+    repetitions: int,
+    openvino: bool = False,
 ) -> Iterator[Result]:
     """Yield the results of the tests of one model."""
+    threads = machine.threads
     context, parallel = max(test.context for test in tests), max(test.streams for test in tests)
     deep = any(test.depth for test in tests)
     costs = roofline.need(path)
@@ -125,6 +131,8 @@ def compare(
                 step_bytes=costs.decode_bytes(test.streams, test.depth + test.tokens / 2),
                 prompt_products=costs.prompt_products(test.tokens), floats=costs.floats,
                 setting=best, others=others, openvino=openvino_rates,
+                prompt_bound=costs.prompt_bound(test.tokens, machine)
+                if test.kind == "prompt" and kernels() == "avx512" else None,
             )  # fmt: skip
 
 
@@ -187,7 +195,7 @@ def main() -> None:
             continue
         try:
             openvino = case.openvino and openvino_installed()
-            for result in compare(name, path, case.tests, arguments.threads, repetitions, openvino):
+            for result in compare(name, path, case.tests, run.machine, repetitions, openvino):
                 run.results.append(result)
                 print(line(result, run.machine), flush=True)
         except PunaError as error:

@@ -46,6 +46,7 @@ class Result:
     setting: str  # of llama.cpp: the best one in this test
     others: dict[str, list[float]]  # its rates with other settings, from fewer runs
     openvino: list[float] = field(default_factory=list)  # empty if not compared
+    prompt_bound: float | None = None  # the share of the peak that its kernels can reach, if known
 
     @property
     def our_rate(self) -> float:
@@ -115,6 +116,8 @@ def line(result: Result, machine: Machine) -> str:
     if result.bar is not None:
         bar = f", bar {result.bar:.1f} {'met' if result.met else 'MISSED'}"
     of = "peak" if result.kind == "prompt" else "bandwidth"
+    if result.prompt_bound:
+        of += f" (bound {result.prompt_bound:.0%})"
     return (
         f"{result.model:>14}  {result.test:<18} puna {spread(result.ours):<24} "
         f"llama.cpp {spread(result.theirs):<24} {f'({result.setting})':<28} ratio {result.ratio:.2f}{bar}"
@@ -207,7 +210,8 @@ def _share(result: Result, machine: Machine) -> str:
     if share is None:
         return ""
     if result.kind == "prompt":
-        return f"{share:.0%} of {'float32' if result.floats else '8-bit'} peak"
+        bound = f", bound {result.prompt_bound:.0%}" if result.prompt_bound else ""
+        return f"{share:.0%} of {'float32' if result.floats else '8-bit'} peak{bound}"
     mark = "✓" if share >= BANDWIDTH_BAR else "✗"
     return f"{share:.0%} of bandwidth {mark}"
 

@@ -21,6 +21,29 @@ SOURCE = Path(__file__).with_suffix(".cpp")
 READ_BYTES = 1 << 30  # larger than the last-level caches of servers
 FLOATS = {GGMLType.F32, GGMLType.F16, GGMLType.BF16}
 
+#: The columns that share a scale, in types with blocks of 256.
+_GROUPS = {"Q4_K": 32, "Q5_K": 32, "IQ4_XS": 32, "Q6_K": 16, "Q2_K": 16, "Q3_K": 16}
+_MINIMA = {"Q4_K", "Q5_K", "Q2_K"}
+#: Types whose numbers are stored or multiplied with an excess, which is subtracted with the sums' help.
+_EXCESS = {"Q6_K", "Q3_K", "IQ4_XS"}
+_BLOCK = 256
+
+
+def multiplications(kind: str) -> tuple[int, int]:
+    """Return how many instructions of AVX-512 VNNI multiply in 256 columns: the products' own, and all.
+
+    Scales, minima and sums of a block take the units that multiply, too.
+    """
+    products = _BLOCK // 4
+    if kind in ("F16", "BF16"):  # as 16-bit integers
+        return products, 2 * products
+    if kind not in _GROUPS:  # for each 32, a scale of the weights times one of the activations, times the sum
+        return products, products + 2 * _BLOCK // 32
+    scales = _BLOCK // _GROUPS[kind]
+    pairs = scales // 2  # of sums of activations, times their minima or scales
+    all_of_them = products + scales + pairs * (kind in _MINIMA) + pairs * (kind in _EXCESS)
+    return products, all_of_them + 2 + 2 * (kind in _MINIMA)
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -54,7 +77,10 @@ class Need:
     head_products: float
     cell_bytes: float  # bytes of the keys and values of one earlier position, in float16
     cell_products: float  # multiply-adds with one earlier position
+    state_products: float  # float32 multiplications per token with the states of gated delta networks
     floats: bool  # whether the matrices are of a float type
+    layer_multiplications: float  # as `layer_products`, with those of scales, minima and sums
+    head_multiplications: float
 
     def decode_bytes(self, streams: int, depth: float) -> float:
         """Return the bytes read in one step of `streams` sequences with `depth` positions each."""
@@ -63,6 +89,18 @@ class Need:
     def prompt_products(self, length: int) -> float:
         """Return the multiply-adds of evaluating a prompt of `length` tokens and sampling once."""
         return length * self.layer_products + self.head_products + length * length / 2 * self.cell_products
+
+    def prompt_bound(self, length: int, machine: Machine) -> float:
+        """Return the share of the peak that a prompt can reach with AVX-512 VNNI.
+
+        Matrices are multiplied at the rate that `multiplications` leaves, attention and states in float32.
+        Everything else, such as exponentials and norms, counts as nothing.
+        """
+        integers = length * self.layer_multiplications + self.head_multiplications
+        floats = length * (length / 2 * self.cell_products + self.state_products)
+        least_s = integers / machine.byte_peak + floats / machine.float_peak
+        peak = machine.float_peak if self.floats else machine.byte_peak
+        return self.prompt_products(length) / peak / least_s
 
 
 @cache
@@ -106,7 +144,8 @@ def need(path: Path) -> Need:
         heads = int(file.get("attention.head_count"))
         kv_heads = int(file.get("attention.head_count_kv", heads))
         head_dim = int(file.get("attention.key_length", file.get("embedding_length") // heads))
-        layer_bytes = layer_products = head_bytes = head_products = 0.0
+        layer_bytes = layer_products = head_bytes = head_products = state_products = 0.0
+        layer_multiplications = head_multiplications = 0.0
         kinds = set()
         for name, tensor in file.tensors.items():
             if len(tensor.shape) < 2:
@@ -115,17 +154,26 @@ def need(path: Path) -> Need:
             for size in tensor.shape:
                 values *= size
             stored = tensor.type.nbytes(values)
+            own, every = multiplications(tensor.type.name)
             if name.startswith("blk."):
                 share = used if "_exps." in name else 1.0
                 layer_bytes, layer_products = layer_bytes + share * stored, layer_products + share * values
+                layer_multiplications += share * values * every / own
                 kinds.add(tensor.type)
             elif name == "output.weight" or "output.weight" not in file.tensors:
                 head_bytes, head_products = head_bytes + stored, head_products + values
+                head_multiplications += values * every / own
+            if name.endswith(".ssm_beta.weight"):
+                # Three multiply-adds and a multiplication for each entry of a memory [keys, values].
+                state_products += 4.0 * tensor.shape[0] * int(file.get("ssm.state_size")) ** 2
     return Need(
         layer_bytes, layer_products, head_bytes, head_products,
         cell_bytes=2.0 * layers * 2 * kv_heads * head_dim,
         cell_products=2.0 * layers * heads * head_dim,
+        state_products=state_products,
         floats=bool(kinds) and kinds <= FLOATS,
+        layer_multiplications=layer_multiplications,
+        head_multiplications=head_multiplications,
     )  # fmt: skip
 
 
