@@ -38,7 +38,7 @@ import roofline
 from llama_cpp_peer import SETTINGS, LlamaCpp
 from models import random_model
 from report import Result, Run, line, load_warning
-from rows import ARCHITECTURES, CASES, Case, Test, chosen, decode, prompt
+from rows import ARCHITECTURES, CASES, LONG, Case, Test, chosen, decode, prompt
 from shapes import SHAPES
 
 import puna
@@ -130,7 +130,7 @@ def compare(
                 tokens=test.tokens, streams=test.streams,
                 step_bytes=costs.decode_bytes(test.streams, test.depth + test.tokens / 2),
                 prompt_products=costs.prompt_products(test.tokens), floats=costs.floats,
-                setting=best, others=others, openvino=openvino_rates,
+                setting=best, others=others, openvino=openvino_rates, share_bar=test.share,
                 prompt_bound=costs.prompt_bound(test.tokens, machine)
                 if test.kind == "prompt" and kernels() == "avx512" else None,
             )  # fmt: skip
@@ -172,7 +172,7 @@ def main() -> None:
     repetitions = 1 if arguments.quick else arguments.repetitions
     cases = ARCHITECTURES if arguments.architectures else CASES
     if arguments.rows:
-        cases = chosen(CASES + ARCHITECTURES, arguments.rows)
+        cases = chosen(CASES + ARCHITECTURES + LONG, arguments.rows)
     if not cases:
         parser.error(f"no row matches {arguments.rows!r}")
     if arguments.model:
