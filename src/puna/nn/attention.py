@@ -220,6 +220,10 @@ class FusedSelfAttention(SelfAttention):
         return self.joined(hidden)
 
 
+class FusedNormedSelfAttention(NormedSelfAttention, FusedSelfAttention):
+    """Self-attention with normalised queries and keys, from one tensor."""
+
+
 class ChoosingOptions(Protocol):
     @property
     def fused(self) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from puna.model.decoder import Decoder
 from puna.model.options import TextDefaults, TextOptions
-from puna.nn.attention import FusedSelfAttention, NormedSelfAttention
+from puna.nn.attention import FusedNormedSelfAttention
 from puna.nn.experts import SharedAndRouted, dense_or_shared
 from puna.nn.feed_forward import FeedForward
 from puna.nn.module import blocks, part
@@ -21,12 +21,8 @@ if TYPE_CHECKING:
     from puna.gguf import GGUFFile
 
 
-class Attention(NormedSelfAttention, FusedSelfAttention):
-    """Attention with normalised queries and keys, from one tensor."""
-
-
 class Layer(PreNormLayer):
-    mixer: Attention = part()
+    mixer: FusedNormedSelfAttention = part()
     feed_forward: FeedForward | SharedAndRouted = part(choose=dense_or_shared)  # type: ignore[assignment]
 
 
