@@ -64,6 +64,7 @@ FAMILIES = {
     "hunyuan-moe": "Hunyuan A13B",
     "hy_v3": "Hy 3",
     "internlm2": "InternLM 2, 2.5",
+    "jais2": "Jais 2",
     "jamba": "Jamba, Jamba Reasoning",
     "jina-bert-v2": "Jina Embeddings 2, Jina Reranker 1",
     "jina-bert-v3": "Jina Embeddings 3",

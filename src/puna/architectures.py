@@ -268,6 +268,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         converters=("aliases",),
         add_bos=True,
     ),
+    "jais2": Architecture(model="nemotron:Nemotron", converters=("small_lineages",), rows="published"),
     "jamba": Architecture(model="jamba:Jamba", converters=("mamba",)),
     "jina-bert-v2": Architecture(model="jina_bert_v2:JinaBertV2", converters=("bert",)),
     "jina-bert-v3": Architecture(

@@ -603,6 +603,7 @@ FAMILIES: Final[dict[str, Family]] = {
         {"hidden_act": "relu2", "num_key_value_heads": 2, "head_dim": 16}, {"hidden_act": ("relu2", "silu")},
         rotated=8,
     ),
+    "Jais2ForCausalLM": Family({"hidden_act": "relu2"}, {"hidden_act": ("relu2", "silu")}),
     "GlmForCausalLM": Family(rotated=8),
     "MiniCPM3ForCausalLM": Family(
         {"num_key_value_heads": 4, "head_dim": ABSENT, "v_head_dim": 20},

@@ -152,6 +152,7 @@ OWN: dict[str, dict[str, Any]] = {
     "hunyuan-moe": {**_EXPERTS, "expert_shared_feed_forward_length": 96},
     "hy_v3": {**_EXPERTS, "leading_dense_block_count": 1, "expert_shared_feed_forward_length": 32},
     "internlm2": {},
+    "jais2": {},
     "jamba": {**_MAMBA, **_EXPERTS, "attention.head_count_kv": [0, 2]},
     "jina-bert-v2": {},
     "jina-bert-v3": {},

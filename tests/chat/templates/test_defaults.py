@@ -61,7 +61,7 @@ NO_CHAT = {
     *("codeshell", "dbrx", "deepseek", "exaone", "internlm2", "minicpm", "minicpm3", "orion", "xverse"),
     *("bloom", "falcon", "gpt2", "gptneox", "mpt", "nemotron", "phi2", "stablelm", "starcoder"),
     *("arcee", "apertus", "granite_swa", "mellum"),
-    *("bailingmoe3", "bitnet", "bitnet-b1.58", "hy_v3", "jamba"),
+    *("bailingmoe3", "bitnet", "bitnet-b1.58", "hy_v3", "jais2", "jamba"),
     *("mamba", "mamba2", "starcoder2", "t5", "deepseek2-ocr", "deepseekocr", "mimo2"),
     *(
         "bert",

@@ -436,6 +436,11 @@ FAMILIES: Final = (
         norm_offset=1.0, assumed={"hidden_act": "relu2"}, defaults={"norm_eps": 1e-5},
     ),
     Family(
+        hf=("Jais2ForCausalLM",), architecture="jais2",
+        keys={"rope.dimension_count": lambda config: config.head_size}, pre="jais-2",
+        assumed={"hidden_act": "relu2"}, defaults={"layer_norm_eps": 1e-5, "hidden_act": "relu2"},
+    ),
+    Family(
         hf=("Ernie4_5ForCausalLM", "Ernie4_5_ForCausalLM"), architecture="ernie4_5", tied=True,
         assumed={"compression_ratio": 1.0},
     ),
