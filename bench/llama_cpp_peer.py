@@ -14,6 +14,8 @@ import llama_cpp
 import numpy as np
 
 _DECODE_PROMPT = 16
+#: GGML's type of float32 numbers.
+FLOATS = llama_cpp.GGML_TYPE_F32
 _CHUNK = 512  # tokens evaluated to fill the cache; the rest are copies
 #: Global, because llama.cpp calls it for the lifetime of the process.
 _silent = llama_cpp.llama_log_callback(lambda level, text, data: None)
@@ -51,6 +53,7 @@ class LlamaCpp:
         batch: int = 512,
         setting: Setting = SETTINGS[0],
         shared_cells: bool = False,  # one pool of cells for all sequences, as `fill` needs
+        cache_type: int = llama_cpp.GGML_TYPE_F16,  # of keys and values
     ) -> None:
         log_nothing(llama_cpp.llama_log_set)
         llama_cpp.llama_backend_init()
@@ -67,6 +70,7 @@ class LlamaCpp:
         settings.n_threads = settings.n_threads_batch = threads
         settings.flash_attn_type = int(setting.flash)
         settings.kv_unified = shared_cells
+        settings.type_k = settings.type_v = cache_type
         self._context = llama_cpp.llama_init_from_model(self._model, settings)
         if not self._context:
             raise RuntimeError(f"llama.cpp cannot make a context for {path}")

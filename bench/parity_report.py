@@ -15,7 +15,9 @@ from puna.model.registry import model_for, supported
 FAMILIES = {
     "apertus": "Apertus",
     "arcee": "AFM",
+    "arctic": "Snowflake Arctic",
     "arwkv7": "ARWKV 7B",
+    "baichuan": "Baichuan and Baichuan 2, 7B and 13B",
     "bailingmoe2": "Ling 2, Ring 2",
     "bailingmoe3": "Ling 3",
     "bert": "BERT, RoBERTa, MiniLM, BGE, E5, GTE, Snowflake Arctic Embed; rerankers: BGE, MS MARCO, Jina 2",
@@ -60,10 +62,12 @@ FAMILIES = {
     "granite_swa": "Granite Swash",
     "granitehybrid": "Granite 4",
     "granitemoe": "Granite 3 with experts",
+    "grok": "Grok 1",
     "hunyuan-dense": "Hunyuan",
     "hunyuan-moe": "Hunyuan A13B",
     "hy_v3": "Hy 3",
     "internlm2": "InternLM 2, 2.5",
+    "jais": "Jais",
     "jais2": "Jais 2",
     "jamba": "Jamba, Jamba Reasoning",
     "jina-bert-v2": "Jina Embeddings 2, Jina Reranker 1",
@@ -95,6 +99,7 @@ FAMILIES = {
     "olmo2": "OLMo 2",
     "olmo3": "OLMo 3",
     "olmoe": "OLMoE",
+    "openelm": "OpenELM",
     "orion": "Orion 14B",
     "paddleocr": "PaddleOCR-VL",
     "phi2": "Phi-1, Phi-1.5, Phi-2",
@@ -110,6 +115,7 @@ FAMILIES = {
     "qwen3next": "Qwen3-Next, Qwen3-Coder-Next",
     "qwen3vl": "Qwen3-VL, Qwen3-VL Reranker, Qwen3-ASR",
     "qwen3vlmoe": "Qwen3-VL with experts, Qwen3-Omni",
+    "refact": "Refact",
     "rwkv7": "RWKV-7 World, G1",
     "seed_oss": "Seed-OSS",
     "smollm3": "SmolLM3",
@@ -134,6 +140,7 @@ _BESIDE = (
         "orion": "transformers' Stable LM",
         "xverse": "transformers' Llama",
     }
+    | dict.fromkeys(("arctic", "baichuan", "grok", "jais", "openelm", "refact"), "llama.cpp")
     | dict.fromkeys(("arwkv7", "rwkv7"), "the paper's formulas in torch")
     | {"nomic-bert-moe": "its experts in torch"}
 )

@@ -49,7 +49,9 @@ UNKNOWN: Final = Architecture()
 ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "apertus": Architecture(model="apertus:Apertus", converters=("llama",), rows="published", pre="tekken"),
     "arcee": Architecture(model="arcee:Arcee", converters=("llama",), rows="paired"),
+    "arctic": Architecture(model="arctic:Arctic", converters=("remote_code",), rows="paired"),
     "arwkv7": Architecture(model="rwkv7:Arwkv7", converters=("rwkv",)),
+    "baichuan": Architecture(model="baichuan:Baichuan", converters=("remote_code",)),
     "bailingmoe2": Architecture(
         model="bailingmoe2:BailingMoe2",
         converters=("mixtures",),
@@ -250,6 +252,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         rows="paired",
         templates=(DefaultTemplate("granite3"),),
     ),
+    "grok": Architecture(model="grok:Grok", converters=("remote_code",)),
     "hunyuan-dense": Architecture(
         model="hunyuan:HunyuanDense",
         converters=("small_lineages",),
@@ -268,6 +271,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         converters=("aliases",),
         add_bos=True,
     ),
+    "jais": Architecture(model="jais:Jais", converters=("remote_code",)),
     "jais2": Architecture(model="nemotron:Nemotron", converters=("small_lineages",), rows="published"),
     "jamba": Architecture(model="jamba:Jamba", converters=("mamba",)),
     "jina-bert-v2": Architecture(model="jina_bert_v2:JinaBertV2", converters=("bert",)),
@@ -400,6 +404,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         rows="published",
         templates=(DefaultTemplate("olmo2"),),
     ),
+    "openelm": Architecture(model="openelm:OpenElm", converters=("remote_code",)),
     "orion": Architecture(model="stablelm:StableLm", converters=("aliases",), rows="published"),
     "paddleocr": Architecture(
         model="paddleocr:PaddleOcr",
@@ -512,6 +517,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         add_bos=False,
         templates=(DefaultTemplate("qwen3"),),
     ),
+    "refact": Architecture(model="refact:Refact", converters=("remote_code",)),
     "rwkv7": Architecture(model="rwkv7:Rwkv7", converters=("rwkv",), templates=(DefaultTemplate("rwkv"),)),
     "seed_oss": Architecture(
         model="seed_oss:SeedOss",

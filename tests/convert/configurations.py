@@ -893,6 +893,8 @@ FAMILIES.update({
 #: Models that transformers lacks, or needs another library for, those that hear beside a text model of
 #: another name, and Omni models with the parts that speak; their own tests have references.
 ELSEWHERE: Final = frozenset({
+    "ArcticForCausalLM", "BaiChuanForCausalLM", "BaichuanForCausalLM", "GPTRefactForCausalLM",
+    "Grok1ForCausalLM", "GrokForCausalLM", "JAISLMHeadModel", "OpenELMForCausalLM",
     "BailingMoeV2ForCausalLM", "BailingMoeV3ForCausalLM", "CodeShellForCausalLM", "DeepseekForCausalLM",
     "ExaoneForCausalLM", "ExaoneMoEForCausalLM", "InternLM2ForCausalLM", "MiniCPMForCausalLM",
     "OrionForCausalLM",

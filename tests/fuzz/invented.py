@@ -71,7 +71,9 @@ OWN: dict[str, dict[str, Any]] = {
         "xielu.eps": [-1e-6, -1e-6],
     },
     "arcee": {},
+    "arctic": _EXPERTS,
     "arwkv7": _TIME_MIX,
+    "baichuan": {"block_count": 32, "feed_forward_length": 32},
     "bailingmoe2": {
         **_EXPERTS,
         "leading_dense_block_count": 1,
@@ -148,10 +150,12 @@ OWN: dict[str, dict[str, Any]] = {
     },
     "granitehybrid": {**_MAMBA, "attention.head_count_kv": [0, 2]},
     "granitemoe": {**_GRANITE, **_EXPERTS},
+    "grok": {**_EXPERTS, "embedding_scale": 6.0, "final_logit_softcapping": 20.0},
     "hunyuan-dense": {},
     "hunyuan-moe": {**_EXPERTS, "expert_shared_feed_forward_length": 96},
     "hy_v3": {**_EXPERTS, "leading_dense_block_count": 1, "expert_shared_feed_forward_length": 32},
     "internlm2": {},
+    "jais": {},
     "jais2": {},
     "jamba": {**_MAMBA, **_EXPERTS, "attention.head_count_kv": [0, 2]},
     "jina-bert-v2": {},
@@ -200,6 +204,7 @@ OWN: dict[str, dict[str, Any]] = {
     "olmo2": _YARN,
     "olmo3": {**_WINDOW, **_YARN},
     "olmoe": _EXPERTS,
+    "openelm": {"attention.head_count": [4, 2], "attention.head_count_kv": [2, 1]},
     "orion": {},
     "paddleocr": _PLACES,
     "phi2": {},
@@ -215,6 +220,7 @@ OWN: dict[str, dict[str, Any]] = {
     "qwen3next": {**_LINEAR, **_EXPERTS, "expert_shared_feed_forward_length": 64},
     "qwen3vl": _PLACES,
     "qwen3vlmoe": {**_PLACES, **_EXPERTS},
+    "refact": {"attention.head_count_kv": 1},
     "rwkv7": {**_TIME_MIX, "attention.gate_lora_rank": 8},
     "seed_oss": {},
     "smollm3": {},
@@ -331,7 +337,8 @@ def invented(architecture: str, kind: GGMLType = GGMLType.F32, tokenizer: str = 
         model.tensors["token_types.weight"] = numbers.matrix((2, HIDDEN))
     if architecture == "mllama":
         model.tensors["output.weight"] = numbers.matrix((rows - 1, HIDDEN))
-    placeholders = [f"blk.{layer}.placeholder" for layer in range(2)]  # until the layers' tensors are known
+    # Until the layers' tensors are known.
+    placeholders = [f"blk.{layer}.placeholder" for layer in range(own["block_count"])]
     if architecture in ("t5", "t5encoder"):
         placeholders = [f"enc.{name}" for name in placeholders]
     if architecture == "t5":

@@ -224,3 +224,54 @@ DEEPSEEK = TinyDeepSeek(
     },
     layout=separate_experts, seed=126,
 )  # fmt: skip
+
+
+def _of_baichuan(config: Any) -> dict[str, Any]:
+    found = settings_of(config, "rms_norm_eps")
+    return {name: value for name, value in found.items() if name not in ("num_key_value_heads", "rope_theta")}
+
+
+#: The 7B model, which has 32 layers.
+BAICHUAN = TinyRenamed(
+    "llama",
+    {"num_hidden_layers": 32, "hidden_size": 48, "intermediate_size": 40, "num_attention_heads": 3,
+     "num_key_value_heads": 3, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
+    name="BaiChuanForCausalLM", published=_of_baichuan,
+    layout=lambda state, config: stacked(state, "self_attn.{}_proj.", "self_attn.W_pack."), seed=132,
+)  # fmt: skip
+
+
+def _of_openelm(config: Any) -> dict[str, Any]:
+    layers, share = config.num_hidden_layers, config.intermediate_size / config.hidden_size
+    return {
+        "vocab_size": config.vocab_size, "model_dim": config.hidden_size, "head_dim": config.head_dim,
+        "num_transformer_layers": layers, "num_query_heads": [config.num_attention_heads] * layers,
+        "num_kv_heads": [config.num_key_value_heads] * layers, "ffn_multipliers": [share] * layers,
+        "ffn_dim_divisor": 32, "rope_freq_constant": config.rope_parameters["rope_theta"],
+        "max_context_length": config.max_position_embeddings, "normalize_qk_projections": True,
+        "share_input_output_layers": True,
+    }  # fmt: skip
+
+
+def _as_openelm(state: State, config: Any) -> State:
+    """Join queries, keys and values, and gate and up; leave out the output, which is the input's table."""
+    found = stacked(state, "attn.{}_proj.", "attn.qkv_proj.")
+    found.pop("lm_head.weight", None)
+    for name in [name for name in found if "mlp.gate_proj" in name]:
+        gate, up = found.pop(name), found.pop(name.replace("gate_proj", "up_proj"))
+        found[name.replace("mlp.gate_proj", "ffn.proj_1")] = torch.cat([gate, up])
+    return found
+
+
+#: All layers are alike; those of `tests.tiny.remote_code` are not.
+OPENELM = TinyRenamed(
+    "qwen3",
+    {"head_dim": 24, "tie_word_embeddings": True, "rms_norm_eps": 1e-6, "rope_parameters": _ROTATION},
+    name="OpenELMForCausalLM", published=_of_openelm,
+    names={
+        r"model\.layers": "transformer.layers", r"model\.embed_tokens": "transformer.token_embeddings",
+        r"model\.norm": "transformer.norm", "self_attn.o_proj": "attn.out_proj", "self_attn": "attn",
+        "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "mlp.down_proj": "ffn.proj_2",
+    },
+    layout=_as_openelm, seed=133,
+)  # fmt: skip

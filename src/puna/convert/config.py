@@ -132,11 +132,17 @@ class Config:
 
     def tensor(self, name: str) -> Values:
         """Return the values of a tensor, whose name may follow "model.". Raises ConversionError."""
+        if (values := self.optional_tensor(name)) is None:
+            raise ConversionError(f"tensor {shown(name)} is missing")
+        return values
+
+    def optional_tensor(self, name: str) -> Values | None:
+        """Return the values of a tensor, whose name may follow "model.", or None if there is none."""
         assert self._checkpoint is not None
         for full in (name, f"model.{name}"):
             if full in self._checkpoint.tensors:
                 return self._checkpoint.values(full)
-        raise ConversionError(f"tensor {shown(name)} is missing")
+        return None
 
     def add_defaults(self, defaults: Mapping[str, Any]) -> None:
         """Use `defaults` for settings that config.json lacks, as transformers does.
@@ -199,7 +205,9 @@ class Config:
         kinds = self.get("layers_block_type")
         if isinstance(kinds, list) and kinds:
             return len(kinds)
-        return self.bounded_count("num_hidden_layers", "n_layers", "n_layer", "num_layers")
+        return self.bounded_count(
+            "num_hidden_layers", "n_layers", "n_layer", "num_layers", "num_transformer_layers"
+        )
 
     @property
     def heads(self) -> int:

@@ -59,9 +59,10 @@ NO_CHAT = {
         "mllama",
     ),  # chat models only with certain end tokens
     *("codeshell", "dbrx", "deepseek", "exaone", "internlm2", "minicpm", "minicpm3", "orion", "xverse"),
+    *("arctic", "baichuan", "grok", "jais", "jais2", "openelm", "refact"),
     *("bloom", "falcon", "gpt2", "gptneox", "mpt", "nemotron", "phi2", "stablelm", "starcoder"),
     *("arcee", "apertus", "granite_swa", "mellum"),
-    *("bailingmoe3", "bitnet", "bitnet-b1.58", "hy_v3", "jais2", "jamba"),
+    *("bailingmoe3", "bitnet", "bitnet-b1.58", "hy_v3", "jamba"),
     *("mamba", "mamba2", "starcoder2", "t5", "deepseek2-ocr", "deepseekocr", "mimo2"),
     *(
         "bert",

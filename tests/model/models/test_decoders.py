@@ -72,7 +72,17 @@ from tests.tiny.mamba import (
     NEMOTRON_H_MOE,
 )
 from tests.tiny.muse import MUSE
-from tests.tiny.renamed import CODESHELL, DEEPSEEK, EXAONE, INTERNLM2, MINICPM, ORION, XVERSE
+from tests.tiny.renamed import (
+    BAICHUAN,
+    CODESHELL,
+    DEEPSEEK,
+    EXAONE,
+    INTERNLM2,
+    MINICPM,
+    OPENELM,
+    ORION,
+    XVERSE,
+)
 from tests.tiny.rwkv import ARWKV7, RWKV7
 
 #: Together the tests take half a minute.
@@ -582,6 +592,8 @@ MODELS = {
          "rope_parameters": {"rope_theta": 500.0, **YARN}},
         seed=113,
     ),
+    "baichuan": BAICHUAN,
+    "openelm, layers alike": OPENELM,
     "internlm2": INTERNLM2,
     "xverse": XVERSE,
     "exaone": EXAONE,

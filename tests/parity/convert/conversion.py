@@ -32,6 +32,7 @@ from tests.tiny.heads import save_heads
 from tests.tiny.lfm2 import TinyLfm2
 from tests.tiny.llama import LLAMA3_ROPE, TinyLlama
 from tests.tiny.llama4 import TinyLlama4
+from tests.tiny.remote_code import CHECKPOINTS
 from tests.tiny.vision.models import VISION_MODELS
 
 SOURCE = Path(os.environ.get("LLAMA_CPP", ".venv-peers/llama.cpp"))
@@ -51,6 +52,7 @@ DECODERS: dict[str, Any] = {
     "lfm2moe": TinyLfm2(experts=4),
     "llama4": TinyLlama4(),
     **MODELS,
+    **CHECKPOINTS,
 }
 #: Lineages of `puna.convert.families`, by the first word of a model's name; all others are small ones.
 LINEAGES = {
@@ -285,9 +287,12 @@ import transformers
 transformers.AutoTokenizer = transformers.PreTrainedTokenizerFast  # others add tokens to what is published
 import convert_hf_to_gguf as main
 found = conversion.get_model_class
+from gguf.tensor_mapping import TensorNameMap
+names = dict(TensorNameMap.block_mappings_cfg)
 
 for line in sys.stdin:
     folder, out, options, own = json.loads(line)
+    TensorNameMap.block_mappings_cfg = dict(names)  # Arctic's replace those of all
 
     def kind_of(name, mmproj=False):
         kind = found(name, mmproj)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,10 @@ SMALL_LINEAGES = Lineage(
         "starcoder2": {"attention.sliding_window"},
     },
     failing={
+        **dict.fromkeys(
+            ("baichuan", "baichuan rotated", "baichuan alibi"),
+            "one of its functions calls itself without end",
+        ),
         **dict.fromkeys(("bitnet", "bitnet-b1.58"), "it maps other names of norms, and no output"),
         **dict.fromkeys(
             ("cohere2moe by softmax, RMS norms, untied", "hunyuan-moe tied, by layer"),
@@ -119,7 +124,9 @@ SMALL_LINEAGES = Lineage(
 
 @pytest.mark.parametrize("name", SMALL_LINEAGES.decoders)
 def test_keys_and_tensors_are_those_of_llama_cpp(name: str, tmp_path: Path) -> None:
-    SMALL_LINEAGES.check_decoder(name, tmp_path)
+    # Theirs reads the values of Jais's slopes.
+    options = ("--no-lazy",) if re.match(r"jais\b", name) else ()
+    SMALL_LINEAGES.check_decoder(name, tmp_path, *options)
 
 
 @pytest.mark.parametrize("name", SMALL_LINEAGES.heads)

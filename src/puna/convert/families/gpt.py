@@ -53,7 +53,7 @@ def by_kind(kv_heads: Callable[[Config], int]) -> dict[str, Change]:
     return {"attn_qkv.weight": change, "attn_qkv.bias": change}
 
 
-def _four_times(config: Config) -> int:
+def four_times(config: Config) -> int:
     """Return the size of a feed-forward network, which is four times the hidden size unless stated."""
     return int(config.get("n_inner", "ffn_hidden_size") or 4 * _hidden(config))
 
@@ -81,7 +81,7 @@ def saved_within(part: str) -> tuple[str, ...]:
 
 
 _COMMON: Final[dict[str, Key]] = {
-    "feed_forward_length": _four_times, "attention.head_count": _heads,
+    "feed_forward_length": four_times, "attention.head_count": _heads,
     "attention.head_count_kv": _heads, "attention.layer_norm_epsilon": "layer_norm_epsilon",
 }  # fmt: skip
 _EPSILON: Final[dict[str, Any]] = {"layer_norm_epsilon": 1e-5}
@@ -112,8 +112,8 @@ _BLOOM_NAMES: Final[dict[str, Place]] = {
 }  # fmt: skip
 
 
-def _turned(values: Values, config: Config) -> Values:
-    """Transpose a matrix, which GPT-2 stores as [in, out]."""
+def turned(values: Values, config: Config) -> Values:
+    """Transpose a matrix, which GPT-2 and Jais store as [in, out]."""
     return values.T
 
 
@@ -187,7 +187,7 @@ _GPT2: Final = Family(
     keys={**_COMMON, "context_length": "n_positions", "hidden_activation": _gelu},
     names=_GPT2_NAMES, prefix="transformer.", tied=True, pre="gpt-2",
     changes=dict.fromkeys(
-        ("attn_qkv.weight", "attn_output.weight", "ffn_up.weight", "ffn_down.weight"), _turned
+        ("attn_qkv.weight", "attn_output.weight", "ffn_up.weight", "ffn_down.weight"), turned
     ),
     assumed={"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False},
     harmless=_HARMLESS, defaults={**_EPSILON, "n_positions": 1024},
