@@ -23,27 +23,37 @@ T* memory(int64_t count) {
     return kept.data();
 }
 
-// Sets where lists begin and how long they are, and copies those of rows that keep all. Returns the other rows.
-std::vector<int> place_lists(const IndexerCall& call) {
-    std::vector<int> others;
+// The number that stands for the cell in the lists of `head`.
+int32_t listed(const IndexerCall& call, int head, int32_t cell) {
+    return call.block ? cell * call.heads + head : cell;
+}
+
+// Sets where the lists of `head` begin and how long they are, and fills those of rows that keep all.
+void place_lists(const IndexerCall& call, int head) {
+    int32_t* begins = call.begins + int64_t(head) * call.rows;
+    int32_t* lengths = call.lengths + int64_t(head) * call.rows;
     int copied = 0;   // entries of the list that neighbouring rows share
     for (int row = 0; row < call.rows; row++) {
-        call.begins[row] = static_cast<int32_t>(row * call.width());
-        call.lengths[row] = std::min(call.counts[row], call.most);
-        if (!call.keeps_all(row)) {
-            others.push_back(row);
-            continue;
-        }
+        begins[row] = static_cast<int32_t>((int64_t(head) * call.rows + row) * call.width());
+        lengths[row] = std::min(call.counts[row], call.most);
+        if (!call.keeps_all(row)) continue;
         const bool shares = row && call.keeps_all(row - 1) && call.starts[row - 1] == call.starts[row];
-        if (shares) call.begins[row] = call.begins[row - 1];
+        if (shares) begins[row] = begins[row - 1];
         else copied = 0;
         const int32_t* seen = call.cells + call.starts[row];
-        if (call.counts[row] > copied) {
-            std::copy(seen + copied, seen + call.counts[row], call.chosen + call.begins[row] + copied);
-            copied = call.counts[row];
+        for (; copied < call.counts[row]; copied++) {
+            call.chosen[begins[row] + copied] = listed(call, head, seen[copied]);
         }
     }
-    return others;
+}
+
+// Returns the rows that see more cells than they keep.
+std::vector<int> choosing_rows(const IndexerCall& call) {
+    std::vector<int> rows;
+    for (int row = 0; row < call.rows; row++) {
+        if (!call.keeps_all(row)) rows.push_back(row);
+    }
+    return rows;
 }
 
 // An integer that orders entries: by score, then by place, the first being the largest. NaN counts as infinity.
@@ -69,20 +79,45 @@ void select(const IndexerCall& call, int row, const float* scores) {
     }
 }
 
-}  // namespace
+// The larger of two products, NaN being the largest.
+float larger(float a, float b) { return a > b || a != a ? a : b; }
 
-PUNA_DEFINE_CHOICE(IndexerKernels, indexer_kernels)
+// Writes the entries of a head's blocks with the largest product, in their order; the last blocks are chosen first.
+void select_blocks(const IndexerCall& call, int row, int head, const float* products) {
+    const int count = call.counts[row], blocks = (count + call.block - 1) / call.block, most = call.most / call.block;
+    uint64_t* ranks = memory<uint64_t>(int64_t(2) * blocks);
+    for (int b = 0; b < blocks; b++) {
+        const int begin = b * call.block, end = std::min(count, begin + call.block);
+        float largest = products[begin];
+        for (int i = begin + 1; i < end; i++) largest = larger(largest, products[i]);
+        const bool local = b >= blocks - call.local;
+        ranks[b] = ranks[blocks + b] = local ? ~uint64_t(0) : rank_of(largest, b);
+    }
+    std::nth_element(ranks, ranks + most - 1, ranks + blocks, std::greater<uint64_t>());
+    const uint64_t least = ranks[most - 1];
+    const int32_t* seen = call.cells + call.starts[row];
+    const int64_t list = int64_t(head) * call.rows + row;
+    int32_t *first = call.chosen + call.begins[list], *to = first;
+    for (int b = 0; b < blocks; b++) {
+        if (ranks[blocks + b] < least) continue;
+        const int begin = b * call.block, end = std::min(count, begin + call.block);
+        for (int i = begin; i < end; i++) *to++ = listed(call, head, seen[i]);
+    }
+    call.lengths[list] = static_cast<int32_t>(to - first);
+}
 
-void choose_cells(const IndexerCall& call) {
-    const IndexerKernels& kernel = indexer_kernels();
-    const std::vector<int> rows = place_lists(call);
+// Computes `height` numbers for each entry of the rows' lists, some rows at a time, by `score(row, begin, end, numbers,
+// distance from one to the next, scratch)`. Each row's numbers then go to `use(row, numbers, distance)`.
+template <class Score, class Use>
+void score_rows(const IndexerCall& call, int height, Score score, Use use) {
+    const std::vector<int> rows = choosing_rows(call);
     int longest = 0;
     for (int row : rows) longest = std::max(longest, call.counts[row]);
-    const int64_t pieces = (longest + piece - 1) / piece, stride = pieces * piece;
-    const int64_t together = std::max<int64_t>(1, most_scores / std::max<int64_t>(stride, 1));
+    const int64_t pieces = (longest + piece - 1) / piece, stride = pieces * piece, size = height * stride;
+    const int64_t together = std::max<int64_t>(1, most_scores / std::max<int64_t>(size, 1));
     for (int64_t first = 0; first < int64_t(rows.size()); first += together) {
         const int64_t taken = std::min(together, int64_t(rows.size()) - first);
-        float* scores = memory<float>(taken * stride);
+        float* scores = memory<float>(taken * size);
         parallel_for(taken * pieces, [&](int64_t index, int) {
             const int64_t at = index / pieces;
             const int row = rows[first + at], begin = static_cast<int>(index % pieces * piece);
@@ -90,10 +125,38 @@ void choose_cells(const IndexerCall& call) {
             if (begin >= end) return;
             thread_local std::vector<float> scratch;
             if (int64_t(scratch.size()) < indexer_scratch(call)) scratch.resize(indexer_scratch(call));
-            kernel.score(call, row, begin, end, scores + at * stride + begin, scratch.data());
+            score(row, begin, end, scores + at * size + begin, stride, scratch.data());
         });
-        parallel_for(taken, [&](int64_t at, int) { select(call, rows[first + at], scores + at * stride); });
+        parallel_for(taken, [&](int64_t at, int) { use(rows[first + at], scores + at * size, stride); });
     }
+}
+
+}  // namespace
+
+PUNA_DEFINE_CHOICE(IndexerKernels, indexer_kernels)
+
+void choose_cells(const IndexerCall& call) {
+    const IndexerKernels& kernel = indexer_kernels();
+    place_lists(call, 0);
+    score_rows(
+        call, 1,
+        [&](int row, int begin, int end, float* scores, int64_t, float* scratch) {
+            kernel.score(call, row, begin, end, scores, scratch);
+        },
+        [&](int row, const float* scores, int64_t) { select(call, row, scores); });
+}
+
+void choose_blocks(const IndexerCall& call) {
+    const IndexerKernels& kernel = indexer_kernels();
+    for (int head = 0; head < call.heads; head++) place_lists(call, head);
+    score_rows(
+        call, call.heads,
+        [&](int row, int begin, int end, float* products, int64_t stride, float* scratch) {
+            kernel.multiply(call, row, begin, end, products, stride, scratch);
+        },
+        [&](int row, const float* products, int64_t stride) {
+            for (int head = 0; head < call.heads; head++) select_blocks(call, row, head, products + head * stride);
+        });
 }
 
 }  // namespace puna

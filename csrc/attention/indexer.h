@@ -10,7 +10,7 @@ namespace puna {
 
 struct IndexerCall {
     const float* q;          // [rows, heads, dim]
-    const float* weights;    // [rows, heads]
+    const float* weights;    // [rows, heads]; null if heads choose blocks
     const void* keys;        // [capacity, dim] of key_type
     const int32_t* cells;
     const int32_t* starts;   // [rows]
@@ -18,11 +18,15 @@ struct IndexerCall {
     int rows, heads, dim;
     KVType key_type;
     int most;                // cells chosen for a row that sees more
-    int32_t* chosen;         // [rows, width()]: lists that several rows may share
-    int32_t* begins;         // [rows], each list's begin in `chosen`
-    int32_t* lengths;        // [rows]
+    int block;               // 0, or the size of the blocks that each head chooses, `most` / block of them
+    int local;               // the last blocks of a row, which every head chooses
+    int32_t* chosen;         // [lists(), rows, width()]: lists that several rows may share
+    int32_t* begins;         // [lists(), rows], each list's begin in `chosen`
+    int32_t* lengths;        // [lists(), rows]
 
     int padded_dim() const { return (dim + 15) / 16 * 16; }
+    // Lists of a row. Those of heads have numbers cell * heads + head in the place of cells.
+    int lists() const { return block ? heads : 1; }
     // Lists begin at chunks of attention.
     int64_t width() const { return (int64_t(most) + attention_chunk - 1) / attention_chunk * attention_chunk; }
     bool keeps_all(int row) const { return counts[row] <= most; }
@@ -32,6 +36,8 @@ struct IndexerKernels {
     // Computes the scores of entries [begin, end) of a row's list. Writes whole vectors, so up to 15 floats more.
     // `scratch` holds indexer_scratch(call) floats.
     void (*score)(const IndexerCall&, int row, int begin, int end, float* scores, float* scratch);
+    // The same for each head's products with the keys, which are `stride` floats apart.
+    void (*multiply)(const IndexerCall&, int row, int begin, int end, float* products, int64_t stride, float* scratch);
 };
 
 PUNA_DECLARE_KERNELS(IndexerKernels, indexer_kernels);
@@ -44,5 +50,7 @@ inline int64_t indexer_scratch(const IndexerCall& call) {
 
 // Chooses the cells of all rows. The call must be valid: every listed cell exists.
 void choose_cells(const IndexerCall& call);
+// The same for blocks of cells, which each head chooses.
+void choose_blocks(const IndexerCall& call);
 
 }  // namespace puna

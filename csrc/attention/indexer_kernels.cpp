@@ -20,16 +20,18 @@ void weigh_products(const float* products, const float* weights, int heads, int 
     }
 }
 
-void score_cells(const IndexerCall& call, int row, int begin, int end, float* scores, float* scratch) {
+// Multiplies the keys of entries [begin, end) with all queries of a row, tile by tile. A tile's products
+// [heads, `stride`] are written to `place(entries before it)`; `use(entries before it, vectors of columns)` follows.
+template <class Place, class Use>
+void multiply_tiles(const IndexerCall& call, int row, int begin, int end, float* scratch, int64_t stride, Place place,
+                    Use use) {
     const int64_t bytes = kv_bytes(call.key_type, call.dim);
     const Rows keys = {static_cast<const uint8_t*>(call.keys), bytes, bytes, call.key_type, call.dim,
                        call.padded_dim()};
     const int32_t* cells = call.cells + call.starts[row];
     const float* q = call.q + int64_t(row) * call.heads * call.dim;
-    const float* weights = call.weights + int64_t(row) * call.heads;
     float* few_keys = scratch;
     float* transposed = few_keys + Vec::width * keys.padded;
-    float* products = transposed + int64_t(tile_cells) * keys.padded;
     for (int tile = begin; tile < end; tile += tile_cells) {
         const Range used = {0, min(tile_cells, end - tile)};
         const int next = tile + tile_cells;
@@ -39,14 +41,28 @@ void score_cells(const IndexerCall& call, int row, int begin, int end, float* sc
         const int columns = (used.end + Vec::width - 1) / Vec::width;
         for (int h = 0; h < call.heads; h += max_rows) {
             multiply<false>(min(max_rows, call.heads - h), columns, q + int64_t(h) * call.dim, call.dim, transposed,
-                            tile_cells, call.dim, products + int64_t(h) * tile_cells, tile_cells);
+                            tile_cells, call.dim, place(tile - begin) + h * stride, stride);
         }
-        weigh_products(products, weights, call.heads, columns, scores + (tile - begin));
+        use(tile - begin, columns);
     }
+}
+
+void score_cells(const IndexerCall& call, int row, int begin, int end, float* scores, float* scratch) {
+    const float* weights = call.weights + int64_t(row) * call.heads;
+    float* products = scratch + int64_t(Vec::width + tile_cells) * call.padded_dim();
+    multiply_tiles(
+        call, row, begin, end, scratch, tile_cells, [&](int) { return products; },
+        [&](int before, int columns) { weigh_products(products, weights, call.heads, columns, scores + before); });
+}
+
+void multiply_cells(const IndexerCall& call, int row, int begin, int end, float* products, int64_t stride,
+                    float* scratch) {
+    multiply_tiles(
+        call, row, begin, end, scratch, stride, [&](int before) { return products + before; }, [](int, int) {});
 }
 
 }  // namespace
 
-const IndexerKernels PUNA_SET::indexer_kernels = {score_cells};
+const IndexerKernels PUNA_SET::indexer_kernels = {score_cells, multiply_cells};
 
 }  // namespace puna

@@ -118,9 +118,23 @@ NewArray<float> bind_attention(Argument q_, Argument keys_, int key_type, Option
     return out;
 }
 
-std::tuple<NewArray<int32_t>, NewArray<int32_t>, NewArray<int32_t>> bind_choose_cells(
-    Argument q_, Argument weights_, Argument keys_, int key_type, Argument cells_, Argument starts_, Argument counts_,
-    int64_t most) {
+using Lists = std::tuple<NewArray<int32_t>, NewArray<int32_t>, NewArray<int32_t>>;
+
+// Chooses cells by `choose`, which gets the call with room for its lists.
+Lists choose_lists(const char* name, IndexerCall call, const Array<int32_t>& cells, int64_t capacity,
+                   std::initializer_list<intptr_t> shape, void (*choose)(const IndexerCall&)) {
+    auto chosen = new_array<int32_t>({static_cast<intptr_t>(call.lists() * call.rows * call.width())});
+    auto begins = new_array<int32_t>(shape), lengths = new_array<int32_t>(shape);
+    call.chosen = chosen.data, call.begins = begins.data, call.lengths = lengths.data;
+    perform(name, [call, listed = cells.size, capacity, choose] {
+        check_lists(call, listed, capacity);
+        choose(call);
+    });
+    return {chosen, begins, lengths};
+}
+
+Lists bind_choose_cells(Argument q_, Argument weights_, Argument keys_, int key_type, Argument cells_,
+                        Argument starts_, Argument counts_, int64_t most) {
     const auto q = array<float>(q_, "choose_cells q"), weights = array<float>(weights_, "choose_cells weights");
     const Stored keys = stored(keys_, key_type, "choose_cells keys");
     const auto cells = array<int32_t>(cells_, "choose_cells cells"),
@@ -133,21 +147,44 @@ std::tuple<NewArray<int32_t>, NewArray<int32_t>, NewArray<int32_t>> bind_choose_
                                       {"starts", starts_}, {"counts", counts_}});
     }
     constexpr int64_t limit = INT32_MAX;
-    IndexerCall call = {q.data, weights.data, keys.data, cells.data, starts.data, counts.data,
-                        static_cast<int>(q.shape[0]), static_cast<int>(q.shape[1]), static_cast<int>(q.shape[2]),
-                        KVType(key_type), static_cast<int>(std::min(most, limit)), nullptr, nullptr, nullptr};
+    const IndexerCall call = {q.data, weights.data, keys.data, cells.data, starts.data, counts.data,
+                              static_cast<int>(q.shape[0]), static_cast<int>(q.shape[1]), static_cast<int>(q.shape[2]),
+                              KVType(key_type), static_cast<int>(std::min(most, limit)), 0, 0, nullptr, nullptr,
+                              nullptr};
     if (most < 1 || q.shape[0] * call.width() > limit) {
         throw nb::value_error(("choose_cells: " + std::to_string(most) + " cells for each of " +
                                std::to_string(q.shape[0]) + " rows are none or too many").c_str());
     }
-    auto chosen = new_array<int32_t>({static_cast<intptr_t>(q.shape[0] * call.width())});
-    auto begins = new_array_like<int32_t>(starts), lengths = new_array_like<int32_t>(starts);
-    call.chosen = chosen.data, call.begins = begins.data, call.lengths = lengths.data;
-    perform("choose_cells", [call, listed = cells.size, capacity = keys.shape[0]] {
-        check_lists(call, listed, capacity);
-        choose_cells(call);
-    });
-    return {chosen, begins, lengths};
+    return choose_lists("choose_cells", call, cells, keys.shape[0], {q.shape[0]}, choose_cells);
+}
+
+Lists bind_choose_blocks(Argument q_, Argument keys_, int key_type, Argument cells_, Argument starts_,
+                         Argument counts_, int64_t block, int64_t most, int64_t local) {
+    const auto q = array<float>(q_, "choose_blocks q");
+    const Stored keys = stored(keys_, key_type, "choose_blocks keys");
+    const auto cells = array<int32_t>(cells_, "choose_blocks cells"),
+               starts = array<int32_t>(starts_, "choose_blocks starts"),
+               counts = array<int32_t>(counts_, "choose_blocks counts");
+    bool fits = q.dims == 3 && keys.dims == 3 && keys.shape[1] == 1 && keys.shape[2] == q.shape[2] && cells.dims == 1;
+    fits = fits && starts.is({q.shape[0]}) && counts.is({q.shape[0]});
+    if (!fits) {
+        throw misfit("choose_blocks", {{"q", q_}, {"keys", keys_}, {"cells", cells_}, {"starts", starts_},
+                                       {"counts", counts_}});
+    }
+    constexpr int64_t limit = INT32_MAX;
+    bool countable = block > 0 && block <= limit && most > 0 && most <= limit / block && local >= 0 && local <= most;
+    const IndexerCall call = {q.data, nullptr, keys.data, cells.data, starts.data, counts.data,
+                              static_cast<int>(q.shape[0]), static_cast<int>(q.shape[1]), static_cast<int>(q.shape[2]),
+                              KVType(key_type), countable ? static_cast<int>(most * block) : 0,
+                              countable ? static_cast<int>(block) : 1, static_cast<int>(local), nullptr, nullptr,
+                              nullptr};
+    countable = countable && q.shape[0] * q.shape[1] * call.width() <= limit && keys.shape[0] * q.shape[1] <= limit;
+    if (!countable) {
+        throw nb::value_error(("choose_blocks: " + std::to_string(most) + " blocks of " + std::to_string(block) +
+                               " cells, " + std::to_string(local) + " of them the last, for each of " +
+                               std::to_string(q.shape[0]) + " rows are none or too many").c_str());
+    }
+    return choose_lists("choose_blocks", call, cells, keys.shape[0], {q.shape[1], q.shape[0]}, choose_blocks);
 }
 
 void bind_store_rows(Argument target_, int type, Argument cells_, Argument rows_) {
@@ -404,6 +441,10 @@ void register_rows(nb::module_& m) {
     m.def("choose_cells", &bind_choose_cells, "q"_a, "weights"_a, "keys"_a, "key_type"_a, "cells"_a, "starts"_a,
           "counts"_a, "most"_a,
           "Lists of the cells with the largest scores, in order: cells, and each row's start and count.\n\n"
+          "Raises IndexError for cells that do not exist.");
+    m.def("choose_blocks", &bind_choose_blocks, "q"_a, "keys"_a, "key_type"_a, "cells"_a, "starts"_a, "counts"_a,
+          "block"_a, "most"_a, "local"_a,
+          "Lists of the blocks of cells that each head scores highest: cell * heads + head, starts and counts.\n\n"
           "Raises IndexError for cells that do not exist.");
     m.def("store_rows", &bind_store_rows, "target"_a, "type"_a, "cells"_a, "rows"_a,
           "Writes rows of floats to cells; raises IndexError for cells that do not exist.");

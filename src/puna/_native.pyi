@@ -179,6 +179,23 @@ def choose_cells(
     Raises IndexError for cells that do not exist.
     """
 
+def choose_blocks(
+    q: Array,
+    keys: Array,
+    key_type: int,
+    cells: Array,
+    starts: Array,
+    counts: Array,
+    block: int,
+    most: int,
+    local: int,
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """
+    Lists of the blocks of cells that each head scores highest: cell * heads + head, starts and counts.
+
+    Raises IndexError for cells that do not exist.
+    """
+
 def store_rows(target: Array, type: int, cells: Array, rows: Array) -> None:
     """
     Writes rows of floats to cells; raises IndexError for cells that do not exist.

@@ -95,6 +95,73 @@ struct Problem {
     }
 };
 
+// Check the blocks that each head chooses, and that neighbours and threads do not change them.
+void test_blocks(const Problem& problem, int block, int most, int local, const std::string& name) {
+    IndexerCall call = problem.call;
+    call.weights = nullptr, call.block = block, call.most = most * block, call.local = local;
+    const auto run = [&](int first, int rows) {
+        IndexerCall part = call;
+        part.q += int64_t{first} * call.heads * call.dim, part.starts += first, part.counts += first, part.rows = rows;
+        const auto lists = static_cast<size_t>(call.heads) * static_cast<size_t>(rows);
+        std::vector<int32_t> chosen(lists * static_cast<size_t>(part.width())), begins(lists), lengths(lists);
+        part.chosen = chosen.data(), part.begins = begins.data(), part.lengths = lengths.data();
+        choose_blocks(part);
+        Lists found;
+        for (size_t i = 0; i < lists; i++) {
+            const auto begin = chosen.begin() + begins[i];
+            found.emplace_back(begin, begin + lengths[i]);
+        }
+        return found;
+    };
+    const auto rows = static_cast<size_t>(call.rows);
+    const Lists together = run(0, call.rows);
+    for (size_t row = 0; row < rows; row++) {
+        const Lists alone = run(static_cast<int>(row), 1);
+        const int count = call.counts[row], blocks = (count + block - 1) / block;
+        for (int head = 0; head < call.heads; head++) {
+            const std::string where = name + ": row " + std::to_string(row) + ", head " + std::to_string(head);
+            const std::vector<int32_t>& found = together[static_cast<size_t>(head) * rows + row];
+            check(alone[static_cast<size_t>(head)] == found, where + " depends on its neighbours");
+            const std::set<int32_t> chosen(found.begin(), found.end());
+            double least = INFINITY, largest_other = -INFINITY, magnitude = 0;
+            int taken = 0;
+            size_t at = 0;
+            for (int b = 0; b < blocks; b++) {
+                const int begin = b * block, end = std::min(count, begin + block);
+                double score = -INFINITY;
+                for (int i = begin; i < end; i++) {
+                    const int32_t cell = call.cells[call.starts[row] + i];
+                    double product = 0;
+                    for (int d = 0; d < call.dim; d++) {
+                        product += double{call.q[(static_cast<int64_t>(row) * call.heads + head) * call.dim + d]} *
+                                   problem.keys[static_cast<size_t>(int64_t{cell} * call.dim + d)];
+                    }
+                    score = std::max(score, product);
+                    magnitude = std::max(magnitude, std::fabs(product));
+                }
+                const bool last = b >= blocks - local;
+                const int32_t first = call.cells[call.starts[row] + begin] * call.heads + head;
+                if (!chosen.count(first)) {
+                    check(!last, where + " lacks its last block");
+                    largest_other = std::max(largest_other, score);
+                    continue;
+                }
+                taken++;
+                if (!last) least = std::min(least, score);
+                for (int i = begin; i < end; i++) {
+                    const int32_t number = call.cells[call.starts[row] + i] * call.heads + head;
+                    check(at < found.size() && found[at++] == number, where + " is out of order");
+                }
+            }
+            check(at == found.size() && taken == std::min(blocks, most), where + " has other cells");
+            check(least >= largest_other - 1e-5 * magnitude, where + " lacks a block with a larger score");
+        }
+    }
+    set_thread_count(1);
+    check(run(0, call.rows) == together, name + ": other blocks with one thread");
+    set_thread_count(2);
+}
+
 }  // namespace
 
 void test_indexer() {
@@ -114,6 +181,7 @@ void test_indexer() {
             set_thread_count(1);
             check(problem.run(0, problem.call.rows) == together, name + ": another choice with one thread");
             set_thread_count(2);
+            test_blocks(problem, 1 + heads, 3, heads % 3, name + " by blocks");
         }
     }
 }

@@ -46,6 +46,10 @@ class DeviceOps(TorchOps):
         found: tuple[Tensor, ...] = self.__getattr__("choose_cells")(q, weights, self.stored(keys), *others)
         return found
 
+    def choose_blocks(self, q: Tensor, keys: Any, *others: Any) -> tuple[Tensor, ...]:
+        found: tuple[Tensor, ...] = self.__getattr__("choose_blocks")(q, self.stored(keys), *others)
+        return found
+
     def store_rows(self, target: Any, cells: Tensor, rows: Tensor) -> None:
         storage = self.stored(target)
         self.__getattr__("store_rows")(storage, cells, rows)

@@ -6,6 +6,7 @@ not see indices that were not uploaded, and packed weights are no longer the fil
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -136,6 +137,12 @@ class OddStorage(Storage):
         assert isinstance(numbers, OddArray)
         self.check(rows)
         self.inner.put(rows, _within(numbers))
+
+    def by_head(self) -> OddStorage:
+        found = copy.copy(self)
+        found.inner = self.inner.by_head()
+        found.shape, found.used = found.inner.shape, self.used * self.shape[1]
+        return found
 
     def close(self) -> None:
         self.inner.close()

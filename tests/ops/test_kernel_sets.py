@@ -13,7 +13,7 @@ VECTORS = {"avx_vnni": "avx2", "amx": "avx512", "dotprod": "neon"}
 
 
 @pytest.mark.parametrize(
-    "operation", ["attention", "choose_cells", "rms_norm", "rope", "store_rows", "choose"]
+    "operation", ["attention", "choose_cells", "choose_blocks", "rms_norm", "rope", "store_rows", "choose"]
 )
 def test_vector_operations_run_the_code_of_their_vector_set(operation: str) -> None:
     for level in _native.cpu_levels():

@@ -109,6 +109,19 @@ def choose_cells(i: Inputs) -> Tensor:
     return ops.attention(query, i.keys, i.values, *lists, 0.25)
 
 
+def choose_blocks(i: Inputs) -> Tensor:
+    query = ops.split(i.x, 2)
+    lists, starts, counts = ops.choose_blocks(
+        query[0].reshape(ROWS, 2, 16), i.single, i.cells, i.starts, i.counts, 3, 2, 1
+    )
+    keys, values = i.keys.by_head(), i.values.by_head()
+    mixed = [
+        ops.attention(query[h].reshape(ROWS, 2, 16), keys, values, lists, starts[h], counts[h], 0.25)
+        for h in range(2)
+    ]
+    return ops.join([each.reshape(ROWS, -1) for each in mixed])
+
+
 def experts(i: Inputs) -> Tensor:
     chosen, shares = ops.route(ops.linear(i.x, i.router), Routing(2))
     return ops.experts(i.x, chosen, shares, i.layer)
@@ -139,6 +152,7 @@ CASES: dict[str, Callable[[Inputs], Tensor]] = {
     "add": lambda i: i.x + i.x,
     "add_rms_norm": lambda i: ops.add_rms_norm(i.x, i.x, i.norm, 1e-5)[1],
     "attention": attention,
+    "choose_blocks": choose_blocks,
     "choose_cells": choose_cells,
     "embed": lambda i: ops.embedding(i.ids, i.weight),
     "clamped_swiglu": lambda i: ops.clamped_swiglu(i.x, i.x),

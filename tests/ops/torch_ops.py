@@ -46,6 +46,10 @@ class TorchOps:
         found: tuple[Tensor, ...] = self.__getattr__("choose_cells")(q, weights, as_storage(keys), *others)
         return found
 
+    def choose_blocks(self, q: Tensor, keys: Any, *others: Any) -> tuple[Tensor, ...]:
+        found: tuple[Tensor, ...] = self.__getattr__("choose_blocks")(q, as_storage(keys), *others)
+        return found
+
     def store_rows(self, target: Any, cells: Tensor, rows: Tensor) -> None:
         self.__getattr__("store_rows")(as_storage(target), cells, rows)
 

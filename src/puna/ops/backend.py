@@ -437,6 +437,30 @@ class Backend(ABC):
         in the batch, wherever the cells are, and wherever the list begins.
         """
 
+    @abstractmethod
+    def choose_blocks(
+        self,
+        q: Array,
+        keys: Storage,
+        cells: Array,
+        starts: Array,
+        counts: Array,
+        block: int,
+        most: int,
+        local: int,
+    ) -> tuple[Array, Array, Array]:
+        """Choose for each head at most `most` blocks of the cells that each row sees, for attention by it.
+
+        Row t sees `cells[starts[t] : starts[t] + counts[t]]`, in blocks of `block` from the start on; the last
+        may have fewer. A block's score for head h is the largest product of `q[t, h]` and a key: q [T, heads,
+        dim], keys [capacity, 1, dim]. The last `local` blocks, at most `most`, are chosen first, then those
+        with the largest scores; among equal ones the first, and NaN counts as the largest. This is the indexer
+        of MiniMax-M3.
+
+        Returns lists as those of `choose_cells`, but for each head: cells, starts [heads, T] and counts
+        [heads, T]. Numbers of cells are `cell * heads + h`, as in `Storage.by_head`.
+        """
+
     # --- sampling: from rows of logits [vocabulary] ----------------------------------------------------
 
     def finish(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import mmap
 from collections.abc import Sequence
 from typing import Any
@@ -78,6 +79,13 @@ class HostStorage(Storage):
 
     def put(self, rows: NDArray[np.integer], numbers: NDArray[Any]) -> None:  # type: ignore[override]
         self.stored[rows] = quantized.pack(numbers, self.kind)
+
+    def by_head(self) -> HostStorage:
+        rows, heads, dim = self.shape
+        found = copy.copy(self)
+        found.shape, found.row_bytes = (rows * heads, 1, dim), self.row_bytes // heads
+        found.stored = self.stored.reshape(rows * heads, 1, *self.stored.shape[2:])
+        return found
 
     def close(self) -> None:
         del self.stored, self._map

@@ -85,5 +85,9 @@ class Storage(ABC):
         """Set `rows` to `numbers` float32 [len(rows), *row_shape], rounded or quantised."""
 
     @abstractmethod
+    def by_head(self) -> Storage:
+        """Return rows [rows, heads, dim] as [rows * heads, 1, dim], to be read while the storage is open."""
+
+    @abstractmethod
     def close(self) -> None:
         """Release all memory as soon as no computation uses it."""

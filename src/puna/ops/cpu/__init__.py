@@ -269,6 +269,19 @@ class CPU(Backend):
     ) -> tuple[Array, Array, Array]:
         return _native.choose_cells(q, weights, keys.stored, keys.kind, cells, starts, counts, most)
 
+    def choose_blocks(
+        self,
+        q: Array,
+        keys: HostStorage,
+        cells: Array,
+        starts: Array,
+        counts: Array,
+        block: int,
+        most: int,
+        local: int,
+    ) -> tuple[Array, Array, Array]:
+        return _native.choose_blocks(q, keys.stored, keys.kind, cells, starts, counts, block, most, local)
+
     def choose(self, rows: Sequence[sampling.Draw]) -> list[int | None]:
         given: Any = [(_changed(row), *row[1:-1]) for row in rows]
         return [None if token < 0 else token for token in _native.choose(given)]

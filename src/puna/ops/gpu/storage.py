@@ -5,6 +5,7 @@ A block of a file is 34 or 18 bytes, which no two threads read well side by side
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -62,6 +63,12 @@ class _Plane:
             memory = self._range.release(begin * self._row_bytes)
             end = min(end, memory // max(self._row_bytes, 1))
         self._values[begin:end].zero_()
+
+    def by_head(self) -> _Plane:
+        """Return a view of [rows, heads, ...] as [rows * heads, 1, ...]."""
+        found = copy.copy(self)
+        found._values = self.values.view(-1, 1, *self._shape[2:])
+        return found
 
     def close(self) -> None:
         self._values = None
@@ -154,6 +161,14 @@ class DeviceStorage(Storage):
 
     def _indices(self, rows: NDArray[np.integer]) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(rows, np.int64)).to(self.device)
+
+    def by_head(self) -> DeviceStorage:
+        rows, heads, dim = self.shape
+        found = copy.copy(self)
+        found.shape, found.row_bytes = (rows * heads, 1, dim), self.row_bytes // heads
+        found._codes = self._codes.by_head()
+        found._scales = None if self._scales is None else self._scales.by_head()
+        return found
 
     def close(self) -> None:
         for plane in self._planes():

@@ -511,6 +511,48 @@ class TorchBackend(Backend):
         begins = torch.tensor(places, dtype=torch.int32, device=q.device) * width
         return lists.view(-1), begins, counts.clamp(max=most)
 
+    def choose_blocks(
+        self,
+        q: Tensor,
+        keys: DeviceStorage,
+        cells: Tensor,
+        starts: Tensor,
+        counts: Tensor,
+        block: int,
+        most: int,
+        local: int,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        rows, heads, _ = q.shape
+        width = list_width(block * most)
+        lists = torch.zeros(heads, rows, width, dtype=torch.int32, device=q.device)
+        lengths = counts.clamp(max=block * most).repeat(heads, 1)
+        each = torch.arange(heads, dtype=torch.int32, device=q.device)[:, None]
+        places: list[int] = []
+        before = -1, 0
+        for t, (start, count) in enumerate(zip(*_lists_of(starts, counts), strict=True)):
+            seen = cells[start : start + count]
+            kept = t
+            if count <= block * most:
+                kept = places[-1] if t and before[0] == start and before[1] <= block * most else t
+                lists[:, kept, :count] = seen * heads + each
+            else:  # each row alone, as in `choose_cells`
+                scores = _ranks(q[t] @ keys.at(seen)[:, 0].T)
+                blocks = -(-count // block)
+                filled = F.pad(scores, (0, blocks * block - count), value=-torch.inf)
+                largest = filled.view(heads, blocks, block).amax(2)
+                order = largest.sort(descending=True, stable=True).indices
+                own = (order >= blocks - local).int()
+                best = order.gather(1, own.sort(descending=True, stable=True).indices)[:, :most]
+                for h, chosen in enumerate(best.sort().values):
+                    at = (chosen[:, None] * block + torch.arange(block, device=q.device)).view(-1)
+                    found = seen[at[at < count]]
+                    lists[h, t, : len(found)] = found * heads + h
+                    lengths[h, t] = len(found)
+            places.append(kept)
+            before = start, count
+        begins = (torch.tensor(places, dtype=torch.int32, device=q.device) + each * rows) * width
+        return lists.view(-1), begins, lengths
+
 
 def paired(
     weights: Sequence[Weight], biases: Sequence[Tensor | None] | None

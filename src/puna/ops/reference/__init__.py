@@ -380,6 +380,43 @@ class Reference(Backend):
             lists[t, :most] = seen[np.sort(_best(_ranks(scores)[None], most)[0])]
         return lists.reshape(-1), begins, np.minimum(counts, most)
 
+    @_without_warnings
+    def choose_blocks(
+        self,
+        q: Array,
+        keys: HostStorage,
+        cells: Array,
+        starts: Array,
+        counts: Array,
+        block: int,
+        most: int,
+        local: int,
+    ) -> tuple[Array, Array, Array]:
+        rows, heads, _ = q.shape
+        width = list_width(block * most)
+        lists = np.zeros((heads, rows, width), np.int32)
+        begins = np.arange(heads * rows, dtype=np.int32).reshape(heads, rows) * np.int32(width)
+        lengths = np.minimum(counts, block * most) + np.zeros((heads, 1), np.int32)
+        kept_all = -1  # number of the row whose list the rows after it share
+        for t, (start, count) in enumerate(zip(starts, counts, strict=True)):
+            seen = cells[start : start + count]
+            if count <= block * most:
+                shared = t and starts[t - 1] == start and counts[t - 1] <= block * most
+                kept_all = kept_all if shared else t
+                begins[:, t] = begins[:, kept_all]
+                lists[:, kept_all, :count] = seen * heads + np.arange(heads)[:, None]
+                continue
+            key = quantized.unpack(keys.stored[seen], keys.kind)[:, 0].astype(q.dtype)
+            firsts = np.arange(0, count, block)
+            scores = np.maximum.reduceat(_ranks(q[t] @ key.T), firsts, axis=1)
+            own = np.arange(len(firsts)) >= len(firsts) - local
+            for h in range(heads):
+                best = np.lexsort((-scores[h], ~own))[:most]  # stable: the first of equal ones
+                chosen = np.flatnonzero(np.isin(np.arange(count) // block, best))
+                lists[h, t, : len(chosen)] = seen[chosen] * heads + h
+                lengths[h, t] = len(chosen)
+        return lists.reshape(-1), begins, lengths
+
 
 def _ranks(scores: Array) -> Array:
     """Return the values to rank by: NaN counts as the largest."""
