@@ -44,7 +44,7 @@ SIZES: Final[dict[str, Any]] = {
 _ACTIVATIONS: Final = ("silu", "gelu", "gelu_pytorch_tanh", "relu", "gelu_new")
 _EPSILONS: Final = (0.1, 1e-6, ABSENT)
 _YES_NO: Final = (True, False, ABSENT)
-_FULL, _WINDOW = "full_attention", "sliding_attention"
+_FULL, _WINDOW, _BLOCKS = "full_attention", "sliding_attention", "minimax_m3_sparse"
 _FACTORS: Final = (0.5, 1.0, 3.0, ABSENT)
 
 
@@ -659,6 +659,22 @@ FAMILIES: Final[dict[str, Family]] = {
         },
         rotated=8, kinds=_PER_KIND,
     ),
+    "MiniMaxM3VLForCausalLM": Family(
+        {
+            "intermediate_size": 32, "dense_intermediate_size": 48, "shared_intermediate_size": 32,
+            "rotary_dim": 8, "layer_types": [_FULL, _BLOCKS, _BLOCKS], "index_n_heads": 2,
+            "mlp_layer_types": ["dense", "sparse", "sparse"], "index_head_dim": 12, "index_block_size": 5,
+            "index_topk_blocks": 3, "index_local_blocks": 1,
+            "rope_parameters": {"rope_theta": 1e4, "rope_type": "default", "partial_rotary_factor": 0.5},
+        },
+        {
+            "layer_types": layers(_FULL, _BLOCKS), "intermediate_size": (16, 64), "rotary_dim": (),
+            "shared_intermediate_size": (64, 48), "index_n_heads": (1, 4), "index_head_dim": (8, 20, ABSENT),
+            "index_block_size": (3, 16, ABSENT), "index_topk_blocks": (2, 4, ABSENT),
+            "index_local_blocks": (0, 2, 3, ABSENT), "dense_intermediate_size": (32,),
+        },
+        rotated=8,
+    ),
     "HunYuanMoEV1ForCausalLM": Family(
         {"head_dim": 16, "num_experts": 6, "moe_topk": 2},
         {"moe_topk": (1, 3, [2, 2, 2], [1, 2, 3], ABSENT)},
@@ -897,7 +913,7 @@ ELSEWHERE: Final = frozenset({
     "Grok1ForCausalLM", "GrokForCausalLM", "JAISLMHeadModel", "OpenELMForCausalLM",
     "BailingMoeV2ForCausalLM", "BailingMoeV3ForCausalLM", "CodeShellForCausalLM", "DeepseekForCausalLM",
     "ExaoneForCausalLM", "ExaoneMoEForCausalLM", "InternLM2ForCausalLM", "MiniCPMForCausalLM",
-    "OrionForCausalLM",
+    "MiniMaxM3SparseForCausalLM", "MiniMaxM3SparseForConditionalGeneration", "OrionForCausalLM",
     "XverseForCausalLM", "DeepseekOCRForCausalLM", "DeepseekOCR2ForCausalLM", "DotsOCRForCausalLM",
     "Ernie4_5_ForCausalLM", "Gemma3nForConditionalGeneration",
     "Gemma4UnifiedForConditionalGeneration", "Qwen3ASRForConditionalGeneration",

@@ -17,7 +17,7 @@ from puna.kvcache.types import KVTypes
 from puna.model.load import LoadedModel, load_model
 from puna.ops import default_backend
 from tests.processors import NOT_BUILT
-from tests.tiny.decoders import TinyDecoder, tiny_decoder_gguf
+from tests.tiny.decoders import MINIMAX_M3, TinyDecoder, tiny_decoder_gguf
 from tests.tiny.gemma3 import TinyGemma3, tiny_gemma3_gguf
 from tests.tiny.gemmas import TinyGemma3n, TinyGemma4
 from tests.tiny.latent import DEEPSEEK_V2, DEEPSEEK_V3, GLM_DSA, MISTRAL4
@@ -98,7 +98,9 @@ def test_replays_choose_experts_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "tiny", [DEEPSEEK_V3, DEEPSEEK_V2, MISTRAL4, GLM_DSA], ids=["V3", "V2", "mistral4", "glm-dsa"]
+    "tiny",
+    [DEEPSEEK_V3, DEEPSEEK_V2, MISTRAL4, GLM_DSA, MINIMAX_M3],
+    ids=["V3", "V2", "mistral4", "glm-dsa", "minimax-m3"],
 )
 def test_latents_expert_groups_and_query_temperatures_are_replayed(tmp_path: Path, tiny: TinyDecoder) -> None:
     pair = Pair(load_model(tiny_decoder_gguf(tmp_path / "tiny.gguf", tiny)))

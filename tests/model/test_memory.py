@@ -22,7 +22,7 @@ from puna.nn.latent_attention import HeadLinear
 from puna.nn.layers import StackedLinear
 from puna.nn.module import Module
 from puna.ops import ExpertNetworks, Weight
-from tests.tiny.decoders import PHI3, QWEN3_MOE, tiny_decoder_gguf
+from tests.tiny.decoders import MINIMAX_M3, PHI3, QWEN3_MOE, tiny_decoder_gguf
 from tests.tiny.gemma3 import TinyGemma3, tiny_gemma3_gguf
 from tests.tiny.gemmas import TinyGemma3n
 from tests.tiny.latent import DEEPSEEK_V3, GLM_DSA
@@ -48,6 +48,7 @@ MAKERS: dict[str, Callable[[Path], Path]] = {
     "qwen3moe": lambda path: tiny_decoder_gguf(path, QWEN3_MOE),
     "deepseek2": lambda path: tiny_decoder_gguf(path, DEEPSEEK_V3),
     "glm-dsa": lambda path: tiny_decoder_gguf(path, GLM_DSA),
+    "minimax-m3": lambda path: tiny_decoder_gguf(path, MINIMAX_M3),
 }
 
 

@@ -451,11 +451,11 @@ class Backend(ABC):
     ) -> tuple[Array, Array, Array]:
         """Choose for each head at most `most` blocks of the cells that each row sees, for attention by it.
 
-        Row t sees `cells[starts[t] : starts[t] + counts[t]]`, in blocks of `block` from the start on; the last
-        may have fewer. A block's score for head h is the largest product of `q[t, h]` and a key: q [T, heads,
-        dim], keys [capacity, 1, dim]. The last `local` blocks, at most `most`, are chosen first, then those
-        with the largest scores; among equal ones the first, and NaN counts as the largest. This is the indexer
-        of MiniMax-M3.
+        Row t sees `cells[starts[t] : starts[t] + counts[t]]`, in blocks of `block` from the start on, the last
+        of which may be smaller. A block's score for head h is the largest product of `q[t, h]` and a key in
+        it: q [T, heads, dim], keys [capacity, 1, dim]. The last `local` blocks, at most `most`, are chosen,
+        then those with the largest scores; among equal ones the first, and NaN counts as the largest. This is
+        the indexer of MiniMax-M3.
 
         Returns lists as those of `choose_cells`, but for each head: cells, starts [heads, T] and counts
         [heads, T]. Numbers of cells are `cell * heads + h`, as in `Storage.by_head`.

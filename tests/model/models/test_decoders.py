@@ -31,6 +31,7 @@ from tests.tiny.decoders import (
     GPT_OSS,
     HY3,
     LAGUNA,
+    MINIMAX_M3,
     OLMO2,
     PHI3,
     QWEN2,
@@ -223,6 +224,28 @@ MODELS = {
         {"num_local_experts": 8, "num_experts_per_tok": 3, "head_dim": 16, "rotary_dim": 8,
          "rope_parameters": {"rope_theta": 5e6, "partial_rotary_factor": 0.5, "rope_type": "default"}},
         seed=24,
+    ),
+    "minimax-m3": MINIMAX_M3,
+    "minimax-m3 without a dense layer, odd sizes, two last blocks, tied": dataclasses.replace(
+        MINIMAX_M3,
+        settings={
+            **MINIMAX_M3.settings, "num_hidden_layers": 2, "mlp_layer_types": ["sparse"] * 2,
+            "layer_types": ["minimax_m3_sparse"] * 2, "num_attention_heads": 9, "num_key_value_heads": 3,
+            "index_n_heads": 3, "index_head_dim": 20, "index_block_size": 7, "index_local_blocks": 2,
+            "shared_intermediate_size": 32, "tie_word_embeddings": True,
+            "rope_parameters": {
+                "rope_theta": 1e4, "partial_rotary_factor": 0.5, **YARN, "attention_factor": 1.3,
+            },
+        },
+        seed=164,
+    ),
+    "minimax-m3 no last block, one key": dataclasses.replace(
+        MINIMAX_M3,
+        settings={
+            **MINIMAX_M3.settings, "num_key_value_heads": 1, "index_n_heads": 1, "index_local_blocks": 0,
+            "index_topk_blocks": 1, "index_block_size": 4,
+        },
+        seed=165,
     ),
     "ernie4_5": TinyDecoder("ernie4_5", {"pad_token_id": 0, "head_dim": 16, "use_bias": False}, seed=25),
     "ernie4_5-moe": TinyDecoder(

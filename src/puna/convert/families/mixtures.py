@@ -8,7 +8,7 @@ from typing import Final
 from puna.convert.config import Config
 from puna.convert.families.llama import EXAONE4
 from puna.convert.families.small_lineages import COHERE
-from puna.convert.family import PLAIN, Assumption, Family, Key
+from puna.convert.family import PLAIN, Assumption, Family, Key, Place, Split, halves
 from puna.errors import ConversionError, shown
 
 _SIGMOID: Final[dict[str, Key]] = {"expert_gating_func": lambda config: 2}
@@ -303,4 +303,115 @@ HY3: Final = Family(
         "attention_bias": False, "mlp_bias": False,
     },
 )  # fmt: skip
-FAMILIES: Final = (LAGUNA, LING2, DOTS1, EXAONE_MOE, MELLUM, COMMAND, HY3)
+
+
+#: Settings of the indexer by their names in `sparse_attention_config`, which come first.
+_BLOCKS: Final = {
+    "sparse_num_index_heads": "index_n_heads", "sparse_index_dim": "index_head_dim",
+    "sparse_block_size": "index_block_size", "sparse_topk_blocks": "index_topk_blocks",
+    "sparse_local_block": "index_local_blocks",
+}  # fmt: skip
+
+
+def _of_blocks(name: str) -> tuple[str, str]:
+    return f"sparse_attention_config.{name}", _BLOCKS[name]
+
+
+def _sparse(config: Config, kinds: str, marks: str, sparse: str, otherwise: bool) -> list[bool]:
+    """Return which layers are of the kind `sparse`, by a list of kinds or one of numbers that are not 0."""
+    if (given := config.get(kinds)) is not None:
+        return [kind == sparse for kind in given]
+    marked = config.get(marks)
+    return [otherwise] * config.layers if marked is None else [bool(mark) for mark in marked]
+
+
+def _minimax_dense(config: Config) -> int:
+    """Return how many layers precede those with experts, which must be those with sparse attention."""
+    experts = _sparse(config, "mlp_layer_types", "moe_layer_freq", "sparse", True)
+    attention = _sparse(
+        config, "layer_types", "sparse_attention_config.sparse_attention_freq", "minimax_m3_sparse", False
+    )
+    dense = experts.index(True) if True in experts else len(experts)
+    expected = [layer >= dense for layer in range(config.layers)]
+    if experts != expected or attention != expected:
+        raise ConversionError(
+            "config.json: a file of architecture minimax-m3 has experts and sparse attention in the same "
+            "layers, all but the first ones"
+        )
+    return dense
+
+
+def _minimax_shared(config: Config) -> int:
+    """Return how many experts of the usual size the shared network is."""
+    shared, size = config.count("shared_intermediate_size"), config.count("intermediate_size")
+    if shared % size:
+        raise ConversionError(
+            f"config.json: 'shared_intermediate_size' is {shared}, not a multiple of an expert's {size}"
+        )
+    return shared // size
+
+
+def _minimax_rotated(config: Config) -> int:
+    share = config.rope.get("partial_rotary_factor")
+    return int(config.head_size * float(1.0 if share is None else share))
+
+
+#: As published, and as transformers saves them.
+_MINIMAX: Final[dict[str, Place]] = {
+    **{f"self_attn.index_{part}": f"indexer.{part}" for part in ("q_proj", "k_proj", "q_norm", "k_norm")},
+    **{f"self_attn.indexer.{part}": f"indexer.{part}" for part in ("q_proj", "k_proj", "q_norm", "k_norm")},
+    **{
+        f"block_sparse_moe.shared_experts.{part}_proj": f"ffn_{part}_shexp" for part in ("gate", "up", "down")
+    },
+}  # fmt: skip
+MINIMAX_M3: Final = Family(
+    hf=(
+        "MiniMaxM3SparseForConditionalGeneration", "MiniMaxM3SparseForCausalLM", "MiniMaxM3VLForCausalLM",
+    ),
+    architecture="minimax-m3",
+    keys={
+        **_SIGMOID, "vocab_size": "vocab_size",
+        "feed_forward_length": "dense_intermediate_size", "expert_feed_forward_length": "intermediate_size",
+        "expert_shared_count": _minimax_shared, "expert_weights_scale": "routed_scaling_factor",
+        "expert_weights_norm": lambda config: True, "leading_dense_block_count": _minimax_dense,
+        "rope.dimension_count": _minimax_rotated,
+        "attention.indexer.head_count": _of_blocks("sparse_num_index_heads"),
+        "attention.indexer.key_length": _of_blocks("sparse_index_dim"),
+        "attention.indexer.block_size": _of_blocks("sparse_block_size"),
+        "attention.indexer.top_k": _of_blocks("sparse_topk_blocks"),
+        "attention.indexer.local_blocks": _of_blocks("sparse_local_block"),
+    },
+    names={
+        **{f"model.layers.{{}}.{theirs}": f"blk.{{}}.{ours}" for theirs, ours in _MINIMAX.items()},
+        "model.layers.{}.mlp.gate_up_proj": Split(
+            ("blk.{}.ffn_gate", "blk.{}.ffn_up"), halves
+        ),
+        "model.layers.{}.mlp.shared_experts.gate_up_proj": Split(
+            ("blk.{}.ffn_gate_shexp", "blk.{}.ffn_up_shexp"), halves
+        ),
+    },
+    norm_offset=1.0, dropped=("mtp.", "model.mtp.", "language_model.mtp.", "patch_merge_mlp."),
+    pre="minimax-m2",
+    assumed={
+        # transformers replaces any activation by this one, which is computed from the two others.
+        "hidden_act": ("swigluoai", "silu"), "swiglu_alpha": 1.702, "swiglu_limit": 7.0,
+        "rotary_dim": _minimax_rotated,
+        "partial_rotary_factor": lambda config: _minimax_rotated(config) / config.head_size,
+        "n_shared_experts": _minimax_shared, "scoring_func": "sigmoid", "qk_norm_type": "per_head",
+        "use_gemma_norm": True, "attention_output_gate": False,
+        "sparse_attention_config.use_sparse_attention": True,
+        "sparse_attention_config.sparse_score_type": "max",
+        "sparse_attention_config.sparse_init_block": 0,
+        "sparse_attention_config.sparse_disable_index_value": lambda config: [
+            int(layer >= _minimax_dense(config)) for layer in range(config.layers)
+        ],
+    },
+    harmless=("use_routing_bias", "num_mtp_modules", "mtp_*", "use_mtp"),
+    defaults={
+        "head_dim": 128, "num_key_value_heads": 4, "rms_norm_eps": 1e-6, "rope_theta": 5e6,
+        "num_local_experts": 128, "num_experts_per_tok": 4, "routed_scaling_factor": 2.0,
+        "dense_intermediate_size": 12288, "shared_intermediate_size": 3072, "index_n_heads": 4,
+        "index_head_dim": 128, "index_block_size": 128, "index_topk_blocks": 16, "index_local_blocks": 1,
+    },
+)  # fmt: skip
+FAMILIES: Final = (LAGUNA, LING2, DOTS1, EXAONE_MOE, MELLUM, COMMAND, HY3, MINIMAX_M3)

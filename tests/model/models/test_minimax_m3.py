@@ -1,0 +1,231 @@
+"""Attention to blocks of positions: its cache, its choice, and files whose settings do not fit."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from puna.convert import convert
+from puna.errors import ConversionError, ModelError
+from puna.gguf import FileType
+from puna.kvcache.storage import KVShape
+from puna.kvcache.types import KVTypes
+from tests.convert.checkpoints import saved
+from tests.model.models.parity import (
+    FLOATS,
+    check_restored,
+    check_shifted,
+    original,
+    our_log_probabilities,
+    random_tokens,
+    read,
+)
+from tests.model.models.test_deepseek2 import loaded
+from tests.tiny.converted import contents_of, converted
+from tests.tiny.decoders import MINIMAX_M3, TinyDecoder
+
+INDEXER = 12
+
+
+def with_settings(**settings: Any) -> TinyDecoder:
+    return dataclasses.replace(MINIMAX_M3, settings={**MINIMAX_M3.settings, **settings})
+
+
+ONE_LAYER = with_settings(num_hidden_layers=1, mlp_layer_types=["sparse"], layer_types=["minimax_m3_sparse"])
+
+
+def test_only_layers_with_an_indexer_keep_its_keys(tmp_path: Path) -> None:
+    ours = loaded(tmp_path, MINIMAX_M3)
+    plain = KVShape(2, 16, 16)
+    indexed = dataclasses.replace(plain, indexer_dim=INDEXER)
+    assert [ours.model.kv_shapes()[layer] for layer in range(3)] == [plain, indexed, indexed]
+    cache = ours.make_cache(sequences=2, context=100)
+    assert cache.allocated_bytes == 200 * (3 * 2 * (16 + 16) + 2 * INDEXER) * 2
+
+
+def test_saved_keys_are_restored(tmp_path: Path) -> None:
+    ours = loaded(tmp_path, MINIMAX_M3)
+    check_restored(ours, random_tokens(ours, 60, 5), saved=40)
+
+
+def test_shifted_keys_equal_those_computed_at_the_new_positions(tmp_path: Path) -> None:
+    """Blocks are those of the new positions, too."""
+    check_shifted(loaded(tmp_path, ONE_LAYER), original(ONE_LAYER))
+
+
+def test_rows_have_the_same_bits_in_any_batch(tmp_path: Path) -> None:
+    """A prompt in one batch, in pieces beside others, and after a shared prefix that ends within a block."""
+    ours = loaded(tmp_path, MINIMAX_M3)
+    tokens = random_tokens(ours, 70, 6)
+    whole = our_log_probabilities(ours, tokens, [70])
+    assert torch.equal(our_log_probabilities(ours, tokens, [1, 32, 18, 19]), whole)
+    cache = ours.make_cache(sequences=2, context=128, types=FLOATS)
+    read(ours, cache, 0, [*tokens[:53], *range(20)])
+    cache.copy_prefix(0, 1, 53)
+    assert torch.equal(read(ours, cache, 1, tokens[53:]), whole[53:])
+
+
+def test_choosing_all_blocks_is_attention_to_all_positions(tmp_path: Path) -> None:
+    """The bits are those of a context too short for a choice, and the choice of fewer changes them."""
+    found = []
+    for most in (3, 14, 4096):
+        folder = tmp_path / str(most)
+        folder.mkdir()
+        ours = loaded(folder, MINIMAX_M3, attention__indexer__top_k=most)
+        found.append(our_log_probabilities(ours, random_tokens(ours, 70, 7), [70]))
+    assert torch.equal(found[1], found[2])
+    assert torch.equal(found[0][:15], found[1][:15])
+    assert (found[0][20:] - found[1][20:]).abs().amin(0).max() > 1e-3
+
+
+def test_keys_of_few_bits_choose_nearly_the_same_blocks(tmp_path: Path) -> None:
+    """Queries are rotated like the stored keys: otherwise, most rows attend to other blocks."""
+    sizes = {"head_dim": 32, "index_head_dim": 32, "rotary_dim": 16}  # whole blocks of numbers
+    tiny = dataclasses.replace(ONE_LAYER, settings={**ONE_LAYER.settings, **sizes})
+    ours = loaded(tmp_path, tiny)
+    tokens = random_tokens(ours, 70, 8)
+    exact, rounded = (
+        read(ours, ours.make_cache(sequences=1, context=128, types=types), 0, tokens)
+        for types in (FLOATS, KVTypes.parse("q8_0"))
+    )
+    assert (rounded - exact)[20:].abs().amax(1).mean() < 0.5
+
+
+def test_lists_of_chosen_cells_are_counted(tmp_path: Path) -> None:
+    counted = []
+    for most in (3, 300):
+        folder = tmp_path / str(most)
+        folder.mkdir()
+        ours = loaded(folder, MINIMAX_M3, attention__indexer__top_k=most, context_length=4096)
+        counted.append(ours.model.options.layers[1].mixing_values)
+    assert counted[1] - counted[0] == 2 * (1536 - 512)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "complaint"),
+    [
+        ("top_k", None, "metadata key 'minimax-m3.attention.indexer.top_k' is missing"),
+        ("top_k", 0, "top_k' should be positive, but is 0"),
+        ("block_size", None, "metadata key 'minimax-m3.attention.indexer.block_size' is missing"),
+        ("local_blocks", 4, "local_blocks' is 4, of the 3 blocks attended to"),
+        ("local_blocks", -1, "local_blocks' is -1, of the 3 blocks attended to"),
+        ("key_length", 2**31 - 1, "is 2147483647, but tensor 'blk.1.indexer.k_norm"),
+        ("key_length", 6, "is 8, more than the 6 numbers of an indexer's key"),
+        ("head_count", 4, "head_count' is 4, but layer 1 has 2 key/value heads"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(tmp_path: Path, key: str, value: Any, complaint: str) -> None:
+    with pytest.raises(ModelError, match=complaint):
+        loaded(tmp_path, MINIMAX_M3, **{f"attention__indexer__{key}": value})
+
+
+#: Settings as published, by their names there.
+PUBLISHED: dict[str, Any] = {
+    "sparse_attention_config": {
+        "use_sparse_attention": True, "sparse_index_dim": 12, "sparse_num_index_heads": 2,
+        "sparse_topk_blocks": 3, "sparse_block_size": 5, "sparse_score_type": "max", "sparse_init_block": 0,
+        "sparse_local_block": 1, "sparse_disable_index_value": [0, 1, 1], "sparse_attention_freq": [0, 1, 1],
+    },
+    "moe_layer_freq": [0, 1, 1], "hidden_act": "swigluoai", "n_shared_experts": 2, "use_gemma_norm": True,
+    "qk_norm_type": "per_head", "use_qk_norm": True, "attention_output_gate": False, "use_routing_bias": True,
+    "scoring_func": "sigmoid", "num_mtp_modules": 7, "num_nextn_predict_layers": 1,
+}  # fmt: skip
+#: Settings of transformers' own that those replace.
+_DERIVED = (
+    "mlp_layer_types", "layer_types", "index_n_heads", "index_head_dim", "index_block_size",
+    "index_topk_blocks", "index_local_blocks",
+)  # fmt: skip
+_RENAMED = {
+    r"^(model\.|lm_head)": r"language_model.\1",
+    r"mlp\.gate\.e_score": "block_sparse_moe.e_score",
+    r"mlp\.(experts|gate|shared_experts)\.": r"block_sparse_moe.\1.",
+    r"self_attn\.indexer\.": "self_attn.index_",
+}
+
+
+def published_tensors(model: Any) -> dict[str, torch.Tensor]:
+    """Return the tensors of `model` by their published names."""
+    found: dict[str, torch.Tensor] = {}
+    for name, values in model.state_dict().items():
+        for pattern, replacement in _RENAMED.items():
+            name = re.sub(pattern, replacement, name)
+        if "experts.gate_up_proj" in name and values.ndim == 3:
+            for number, expert in enumerate(values):
+                for part, half in zip(("w1", "w3"), expert.chunk(2), strict=True):
+                    found[name.replace("gate_up_proj", f"{number}.{part}.weight")] = half.clone()
+        elif "experts.down_proj" in name and values.ndim == 3:
+            for number, expert in enumerate(values):
+                found[name.replace("down_proj", f"{number}.w2.weight")] = expert.clone()
+        elif "gate_up_proj" in name:
+            for part, half in zip(("gate_proj", "up_proj"), values.chunk(2), strict=True):
+                found[name.replace("gate_up_proj", part)] = half.clone()
+        else:
+            found[name] = values.clone()
+    ignored = ("vision_tower.vision_model.pre_layrnorm.weight", "patch_merge_mlp.linear_1.weight")
+    return found | {name: torch.zeros(4) for name in ignored}
+
+
+def save_published(folder: Path, sparse: dict[str, Any] | None = None, **changes: Any) -> Path:
+    """Save a folder as it is published: the text model's settings and tensors within those of the whole."""
+    model = original(MINIMAX_M3)
+    saved(folder, model)
+    (folder / "model.safetensors").unlink()
+    save_file(published_tensors(model), folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    text = {name: value for name, value in config.items() if name not in _DERIVED} | PUBLISHED | changes
+    text["sparse_attention_config"] = PUBLISHED["sparse_attention_config"] | (sparse or {})
+    text = {name: value for name, value in text.items() if value is not None}
+    whole = {
+        "architectures": ["MiniMaxM3SparseForConditionalGeneration"], "model_type": "minimax_m3_vl",
+        "text_config": text, "vision_config": {"hidden_size": 32}, "image_token_index": 7,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(whole))
+    return folder
+
+
+def test_published_folders_become_the_same_file(tmp_path: Path) -> None:
+    expected = converted(original(MINIMAX_M3))
+    convert(save_published(tmp_path / "published"), tmp_path / "model.gguf", FileType.F32, name="Tiny")
+    found = contents_of(tmp_path / "model.gguf")
+    assert found.architecture == expected.architecture == "minimax-m3"
+    assert found.keys == expected.keys
+    assert found.tensors.keys() == expected.tensors.keys()
+    assert all(np.array_equal(found.tensors[name], expected.tensors[name]) for name in expected.tensors)
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"sparse": {"sparse_init_block": 1}}, "sparse_init_block' is 1, but"),
+        ({"sparse": {"sparse_score_type": "mean"}}, "sparse_score_type' is 'mean', but"),
+        ({"sparse": {"sparse_disable_index_value": [0, 0, 1]}}, "sparse_disable_index_value' is"),
+        ({"sparse": {"use_sparse_attention": False}}, "use_sparse_attention' is False, but"),
+        ({"sparse": {"sparse_attention_freq": [0, 0, 1]}}, "sparse attention in the same layers"),
+        ({"sparse": {"sparse_attention_freq": None}}, "sparse attention in the same layers"),
+        ({"moe_layer_freq": [1, 0, 1]}, "sparse attention in the same layers"),
+        ({"layer_types": ["full_attention"] * 3}, "sparse attention in the same layers"),
+        ({"shared_intermediate_size": 40}, "'shared_intermediate_size' is 40, not a multiple of"),
+        ({"n_shared_experts": 1}, "'text_config.n_shared_experts' is 1, but|'n_shared_experts' is 1, but"),
+        ({"swiglu_limit": 6.0}, "swiglu_limit' is 6.0, but"),
+        ({"swiglu_alpha": 1.5}, "swiglu_alpha' is 1.5, but"),
+        ({"rotary_dim": 16}, "rotary_dim' is 16, but"),
+        ({"qk_norm_type": "per_layer"}, "qk_norm_type' is 'per_layer', but"),
+        ({"use_gemma_norm": False}, "use_gemma_norm' is False, but"),
+        ({"attention_output_gate": True}, "attention_output_gate' is True, but"),
+        ({"scoring_func": "softmax"}, "scoring_func' is 'softmax', but"),
+    ],
+)
+def test_settings_that_files_cannot_carry_are_refused(
+    tmp_path: Path, changes: dict[str, Any], complaint: str
+) -> None:
+    folder = save_published(tmp_path / "published", **changes)
+    with pytest.raises(ConversionError, match=complaint):
+        convert(folder, tmp_path / "model.gguf", FileType.F32)
