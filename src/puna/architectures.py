@@ -335,7 +335,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         rows="published",
         templates=(DefaultTemplate("minimax"),),
     ),
-    "minimax-m3": Architecture(model="minimax_m3:MiniMaxM3", converters=("mixtures",), rows="published"),
+    "minimax-m3": Architecture(model="minimax_m3:MiniMaxM3", converters=("mixtures",)),
     "mistral3": Architecture(
         model="mistral3:Mistral3",
         tower="pixtral:PixtralVision",

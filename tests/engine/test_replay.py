@@ -17,7 +17,7 @@ from puna.kvcache.types import KVTypes
 from puna.model.load import LoadedModel, load_model
 from puna.ops import default_backend
 from tests.processors import NOT_BUILT
-from tests.tiny.decoders import MINIMAX_M3, TinyDecoder, tiny_decoder_gguf
+from tests.tiny.decoders import TinyDecoder, tiny_decoder_gguf
 from tests.tiny.gemma3 import TinyGemma3, tiny_gemma3_gguf
 from tests.tiny.gemmas import TinyGemma3n, TinyGemma4
 from tests.tiny.latent import DEEPSEEK_V2, DEEPSEEK_V3, GLM_DSA, MISTRAL4
@@ -25,6 +25,7 @@ from tests.tiny.lfm2 import tiny_lfm2_gguf
 from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 from tests.tiny.llama4 import TinyLlama4, tiny_llama4_gguf
 from tests.tiny.mamba import FALCON_H1, GRANITE_HYBRID, MAMBA2, NEMOTRON_H_LATENT
+from tests.tiny.minimax import MINIMAX_M3
 from tests.tiny.rwkv import RWKV7
 
 pytestmark = pytest.mark.skipif(default_backend().name != "cpu", reason=NOT_BUILT)

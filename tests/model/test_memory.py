@@ -22,13 +22,14 @@ from puna.nn.latent_attention import HeadLinear
 from puna.nn.layers import StackedLinear
 from puna.nn.module import Module
 from puna.ops import ExpertNetworks, Weight
-from tests.tiny.decoders import MINIMAX_M3, PHI3, QWEN3_MOE, tiny_decoder_gguf
+from tests.tiny.decoders import PHI3, QWEN3_MOE, tiny_decoder_gguf
 from tests.tiny.gemma3 import TinyGemma3, tiny_gemma3_gguf
 from tests.tiny.gemmas import TinyGemma3n
 from tests.tiny.latent import DEEPSEEK_V3, GLM_DSA
 from tests.tiny.lfm2 import TinyLfm2, tiny_lfm2_gguf
 from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 from tests.tiny.llama4 import TinyLlama4, tiny_llama4_gguf
+from tests.tiny.minimax import MINIMAX_M3
 from tests.tiny.mllama import TinyMllama, tiny_mllama_gguf
 
 MIB = 2**20

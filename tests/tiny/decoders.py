@@ -146,21 +146,6 @@ LAGUNA = TinyDecoder(
     },
     seed=84,
 )  # fmt: skip
-#: A layer without experts or an indexer, then attention to few blocks, the last of which is not whole.
-MINIMAX_M3 = TinyDecoder(
-    "minimax_m3_vl_text",
-    {
-        "pad_token_id": 0, "num_hidden_layers": 3, "head_dim": 16, "intermediate_size": 32,
-        "dense_intermediate_size": 48, "shared_intermediate_size": 64, "num_local_experts": 8,
-        "num_experts_per_tok": 3, "routed_scaling_factor": 1.5, "rotary_dim": 8,
-        "mlp_layer_types": ["dense", "sparse", "sparse"],
-        "layer_types": ["full_attention", "minimax_m3_sparse", "minimax_m3_sparse"],
-        "index_n_heads": 2, "index_head_dim": 12, "index_block_size": 5, "index_topk_blocks": 3,
-        "index_local_blocks": 1,
-        "rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5, "rope_type": "default"},
-    },
-    norm_offset=1, seed=163,
-)  # fmt: skip
 HY3 = TinyDecoder(
     "hy_v3",
     {

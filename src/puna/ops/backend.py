@@ -451,8 +451,8 @@ class Backend(ABC):
     ) -> tuple[Array, Array, Array]:
         """Choose for each head at most `most` blocks of the cells that each row sees, for attention by it.
 
-        Row t sees `cells[starts[t] : starts[t] + counts[t]]`, in blocks of `block` from the start on, the last
-        of which may be smaller. A block's score for head h is the largest product of `q[t, h]` and a key in
+        Row t sees `cells[starts[t] : starts[t] + counts[t]]`, in blocks of `block` from the start on; the
+        last may be smaller. A block's score for head h is the largest product of `q[t, h]` and a key in
         it: q [T, heads, dim], keys [capacity, 1, dim]. The last `local` blocks, at most `most`, are chosen,
         then those with the largest scores; among equal ones the first, and NaN counts as the largest. This is
         the indexer of MiniMax-M3.

@@ -31,7 +31,6 @@ from tests.tiny.decoders import (
     GPT_OSS,
     HY3,
     LAGUNA,
-    MINIMAX_M3,
     OLMO2,
     PHI3,
     QWEN2,
@@ -72,6 +71,7 @@ from tests.tiny.mamba import (
     NEMOTRON_H_LATENT,
     NEMOTRON_H_MOE,
 )
+from tests.tiny.minimax import MINIMAX_M3
 from tests.tiny.muse import MUSE
 from tests.tiny.renamed import (
     BAICHUAN,

@@ -15,6 +15,7 @@ from tests.model.models.parity import original
 from tests.model.models.test_decoders import MODELS
 from tests.parity.convert.conversion import PEERS, SMALL, UNKNOWN, Lineage, Published, theirs
 from tests.tiny.heads import TinyHeads, save_heads
+from tests.tiny.minimax import MINIMAX_M3, save_published
 
 pytestmark = PEERS
 
@@ -115,6 +116,10 @@ SMALL_LINEAGES = Lineage(
         ),
         "internlm2": "it splits biases like weights",
         "minicpm3 straight queries, small values, untied": "it needs short queries",
+        **dict.fromkeys(
+            (name for name in MODELS if name.startswith("minimax-m3")),
+            "it converts whole models as published, which a test of its own does",
+        ),
         **dict.fromkeys(("mpt", "mpt limited, five heads, untied"), "it knows another name of the class"),
         "stablelm in parallel, normed, biased": "it maps older names of norms",
         "starcoder, keys for each head, untied": "it leaves each head's queries, keys and values together",
@@ -141,6 +146,14 @@ def test_prediction_head_of_glm_ocr_is_that_of_llama_cpp(tmp_path: Path) -> None
     path = folder / "config.json"
     config = json.loads(path.read_text()) | UNKNOWN | {"architectures": ["GlmOcrForConditionalGeneration"]}
     path.write_text(json.dumps(config))
+    convert(folder, tmp_path / "ours.gguf", FileType.F32)
+    SMALL_LINEAGES.check_same(tmp_path / "ours.gguf", theirs(folder, tmp_path / "theirs.gguf"))
+
+
+def test_published_minimax_m3_is_that_of_llama_cpp(tmp_path: Path) -> None:
+    folder = save_published(tmp_path / "published", original(MINIMAX_M3))
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | UNKNOWN))
     convert(folder, tmp_path / "ours.gguf", FileType.F32)
     SMALL_LINEAGES.check_same(tmp_path / "ours.gguf", theirs(folder, tmp_path / "theirs.gguf"))
 
