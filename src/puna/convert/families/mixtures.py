@@ -370,7 +370,7 @@ MINIMAX_M3: Final = Family(
     ),
     architecture="minimax-m3",
     keys={
-        **_SIGMOID, "vocab_size": "vocab_size",
+        **_SIGMOID,
         "feed_forward_length": "dense_intermediate_size", "expert_feed_forward_length": "intermediate_size",
         "expert_shared_count": _minimax_shared, "expert_weights_scale": "routed_scaling_factor",
         "expert_weights_norm": lambda config: True, "leading_dense_block_count": _minimax_dense,
