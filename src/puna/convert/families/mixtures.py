@@ -356,6 +356,39 @@ def _minimax_rotated(config: Config) -> int:
     return int(config.head_size * float(1.0 if share is None else share))
 
 
+def _minimax_heads(config: Config) -> int:
+    """Return the number of the indexer's heads, one for each key/value head."""
+    heads = config.count(*_of_blocks("sparse_num_index_heads"))
+    if heads != config.kv_heads:
+        raise ConversionError(
+            f"config.json: 'index_n_heads' is {heads}, but there are {config.kv_heads} key/value heads"
+        )
+    return heads
+
+
+def _minimax_key(config: Config) -> int:
+    """Return the size of the indexer's keys, which have room for the rotated values."""
+    size, rotated = config.count(*_of_blocks("sparse_index_dim")), _minimax_rotated(config)
+    if size < rotated:
+        raise ConversionError(
+            f"config.json: 'index_head_dim' is {size}, fewer than the {rotated} values that rotate"
+        )
+    return size
+
+
+def _minimax_local(config: Config) -> int:
+    """Return how many of the chosen blocks are always the last ones."""
+    most, local = (
+        config.count(*_of_blocks("sparse_topk_blocks")),
+        config.get(*_of_blocks("sparse_local_block")),
+    )
+    if type(local) is not int or not 0 <= local <= most:
+        raise ConversionError(
+            f"config.json: 'index_local_blocks' is {shown(local)}, of the {most} blocks attended to"
+        )
+    return local
+
+
 #: As published, and as transformers saves them.
 _MINIMAX: Final[dict[str, Place]] = {
     **{f"self_attn.index_{part}": f"indexer.{part}" for part in ("q_proj", "k_proj", "q_norm", "k_norm")},
@@ -375,11 +408,10 @@ MINIMAX_M3: Final = Family(
         "expert_shared_count": _minimax_shared, "expert_weights_scale": "routed_scaling_factor",
         "expert_weights_norm": lambda config: True, "leading_dense_block_count": _minimax_dense,
         "rope.dimension_count": _minimax_rotated,
-        "attention.indexer.head_count": _of_blocks("sparse_num_index_heads"),
-        "attention.indexer.key_length": _of_blocks("sparse_index_dim"),
+        "attention.indexer.head_count": _minimax_heads, "attention.indexer.key_length": _minimax_key,
         "attention.indexer.block_size": _of_blocks("sparse_block_size"),
         "attention.indexer.top_k": _of_blocks("sparse_topk_blocks"),
-        "attention.indexer.local_blocks": _of_blocks("sparse_local_block"),
+        "attention.indexer.local_blocks": _minimax_local,
     },
     names={
         **{f"model.layers.{{}}.{theirs}": f"blk.{{}}.{ours}" for theirs, ours in _MINIMAX.items()},
