@@ -234,6 +234,7 @@ def test_the_number_of_threads_changes_no_choice(kernels: TorchOps) -> None:
     assert chosen == chosen[:1] * 4
 
 
+@pytest.mark.slow
 def test_rows_are_scored_in_groups_that_bound_memory(kernels: TorchOps) -> None:
     """Together these rows have more products than are kept at once."""
     call = Call.random([(0, 20000)] * 30, heads=2, dim=4, block=128, most=16)
