@@ -111,6 +111,14 @@ struct Products {
     }
 };
 
+// gate = min(gate, most), and up between -most and most; NaN stays.
+void limit(float* gate, float* up, float most, int64_t count) {
+    for (int64_t i = 0; i < count; i++) {
+        gate[i] = gate[i] > most ? most : gate[i];
+        up[i] = up[i] > most ? most : up[i] < -most ? -most : up[i];
+    }
+}
+
 // up = activation(gate, up); gate is null for activations without one.
 void activate(Activation kind, const float* gate, float* up, int64_t count) {
     const RowKernels& kernels = row_kernels();
@@ -180,6 +188,7 @@ private:
                                          : nullptr;
         for (int64_t p = block.begin; p < block.end; p++) {
             const int64_t offset = (p - block.begin) * piece_room;
+            if (layer_.limit > 0) limit(gates + offset, ups + offset, layer_.limit, count);
             activate(layer_.activation, gates ? gates + offset : nullptr, ups + offset, count);
             hidden_->put(p, column, ups + offset, count);
         }

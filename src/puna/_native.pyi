@@ -106,6 +106,7 @@ def experts(
     count: int,
     activation: int,
     scale_inputs: bool,
+    limit: float,
     x: Array,
     chosen: Array,
     weights: Array,

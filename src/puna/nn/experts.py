@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puna.errors import ModelError
-from puna.nn.feed_forward import FeedForward
+from puna.nn.feed_forward import FeedForward, clamp, relu
 from puna.nn.layers import Linear
 from puna.nn.low_rank import ExpertLowRank
 from puna.nn.module import Module, WeightSource, part, weight
@@ -147,6 +147,7 @@ class MixtureOfExperts(Module):
     options: RoutingOptions
     activation: ClassVar[str] = "swiglu"
     scale_inputs: ClassVar[bool] = False
+    limit: float = 0.0  # see `ExpertNetworks`
 
     router: Linear = weight("ffn_gate_inp", "expert_count", "hidden_size")
     selection_bias: SelectionBias | None = weight("exp_probs_b", "expert_count", optional=True)
@@ -167,6 +168,7 @@ class MixtureOfExperts(Module):
             self.down.bias,
             activation=self.activation,
             scale_inputs=self.scale_inputs,
+            limit=self.limit,
         )
 
     def forward(self, hidden: Array) -> Array:
@@ -215,6 +217,9 @@ class MixtureOfExperts(Module):
         if self.scale_inputs:
             x = x * share
         inner = [linear(x, at, rows, each) for linear in (self.gate, self.up) if linear is not None]
+        if self.limit:
+            gate, up = inner
+            inner = [gate + relu(self.ops, gate + -self.limit) * -1, clamp(self.ops, up, self.limit)]
         found = self.down(getattr(self.ops, self.activation)(*inner), at, rows, each)
         if not self.scale_inputs:
             found = found * share
@@ -223,6 +228,23 @@ class MixtureOfExperts(Module):
         for i in range(1, used):
             total = total + of_token[:, i]
         return total
+
+
+class LimitedOptions(RoutingOptions, Protocol):
+    """Options of layers whose experts limit what their activation is given."""
+
+    @property
+    def expert_limit(self) -> float: ...
+
+
+class LimitedExperts(MixtureOfExperts):
+    """Experts whose gates are at most `options.expert_limit`, and their ups between it and its negative."""
+
+    options: LimitedOptions
+
+    def loaded(self) -> None:
+        self.limit = self.options.expert_limit
+        super().loaded()
 
 
 class PlainExperts(MixtureOfExperts):
@@ -265,6 +287,12 @@ class SharedAndRouted(Module):
         """Map [rows, hidden] to the same shape."""
         total: Array = self.shared.forward(hidden) + self.routed.forward(hidden)
         return total
+
+
+class SharedAndLimited(SharedAndRouted):
+    """Sum of the outputs of the shared expert and of routed experts with a limit."""
+
+    routed: LimitedExperts = part()
 
 
 class GatedSharedAndRouted(SharedAndRouted):

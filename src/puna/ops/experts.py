@@ -102,6 +102,7 @@ class ExpertNetworks:
     down_bias: Array | None = None  # [experts, out]
     activation: str = "swiglu"
     scale_inputs: bool = False  # weights multiply an expert's input, not its output (Llama 4)
+    limit: float = 0.0  # of gates from above, and of ups on both sides, before the activation; 0: none
 
     def __post_init__(self) -> None:
         count, width, _ = self.up.shape
@@ -124,3 +125,5 @@ class ExpertNetworks:
         if self.activation not in known:
             gates = "without gates" if self.gate is None else "with gates"
             raise ValueError(f"experts {gates}: activation {self.activation!r} is none of {', '.join(known)}")
+        if self.limit < 0 or (self.limit and self.gate is None):
+            raise ValueError(f"experts: a limit must be positive, and needs gates, but is {self.limit}")

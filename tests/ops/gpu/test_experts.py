@@ -37,7 +37,9 @@ class Layer:
         chosen[: tokens // 2] = chosen[:1]
         return x, chosen, torch.rand(tokens, self.used)
 
-    def apply(self, x: Tensor, chosen: Tensor, weights: Tensor, scale_inputs: bool = False) -> Tensor:
+    def apply(
+        self, x: Tensor, chosen: Tensor, weights: Tensor, scale_inputs: bool = False, limit: float = 0
+    ) -> Tensor:
         gated = self.activation in GATED_ACTIVATIONS
         gate_bias, up_bias, down_bias = (bias.to(self.device) for bias in self.biases)
         given = (part.to(self.device) for part in (x, chosen, weights))
@@ -51,15 +53,20 @@ class Layer:
             up_bias,
             down_bias,
             scale_inputs,
+            limit,
         )
 
-    def exact(self, x: Tensor, chosen: Tensor, weights: Tensor, scale_inputs: bool = False) -> Tensor:
+    def exact(
+        self, x: Tensor, chosen: Tensor, weights: Tensor, scale_inputs: bool = False, limit: float = 0
+    ) -> Tensor:
         gate, up, down = self.values
         result = torch.zeros(len(x), self.rows, dtype=torch.float64)
         for t in range(len(x)):
             for e, share in zip(chosen[t].tolist(), weights[t].double(), strict=True):
                 given = x[t].double() * (share if scale_inputs else 1)
                 g, u = gate[e] @ given + self.biases[0][e], up[e] @ given + self.biases[1][e]
+                if limit:
+                    g, u = g.clamp(max=limit), u.clamp(-limit, limit)
                 match self.activation:
                     case "swiglu":
                         hidden = g * torch.sigmoid(g) * u
@@ -104,6 +111,14 @@ def test_activations_and_scaled_inputs_match_their_definition(
     inputs = layer.inputs(2)
     error = relative_error(layer.apply(*inputs, scale_inputs), layer.exact(*inputs, scale_inputs))
     assert error < 1e-6
+
+
+def test_limits_match_their_definition(device: torch.device) -> None:
+    layer = Layer(GGMLType.F32, device, count=2)
+    inputs = layer.inputs(2)
+    exact = layer.exact(*inputs, limit=0.5)
+    assert relative_error(layer.apply(*inputs, limit=0.5), exact) < 1e-6
+    assert relative_error(layer.apply(*inputs), exact) > 1e-2
 
 
 @pytest.mark.parametrize("tokens", [3, 18])

@@ -133,7 +133,8 @@ class TritonBackend(TorchBackend):
         }
         return experts.experts(
             x, chosen, weights, layer.up.shape[0], gate, self._matrix(layer.up.weight),
-            self._matrix(layer.down.weight), layer.activation, scale_inputs=layer.scale_inputs, **biases,
+            self._matrix(layer.down.weight), layer.activation, scale_inputs=layer.scale_inputs,
+            limit=layer.limit, **biases,
         )  # fmt: skip
 
     def expert_linear(

@@ -112,6 +112,9 @@ class Reference(Backend):
             inner = [_of_expert(given, layer.up, layer.up_bias, expert)]
             if layer.gate is not None:
                 inner.insert(0, _of_expert(given, layer.gate, layer.gate_bias, expert))
+            if layer.limit:
+                gate, up = inner
+                inner = [np.minimum(gate, layer.limit), np.clip(up, -layer.limit, layer.limit)]
             back = _of_expert(activate(*inner), layer.down, layer.down_bias, expert)
             np.add.at(result, tokens, back if layer.scale_inputs else back * weight)
         return result

@@ -50,6 +50,7 @@ def experts(
     up_bias: Tensor | None = None,
     down_bias: Tensor | None = None,
     scale_inputs: bool = False,
+    limit: float = 0.0,
 ) -> Tensor:
     """Apply each token's chosen experts, as `Backend.experts` says: float32 [T, out].
 
@@ -69,7 +70,7 @@ def experts(
 
     risen = project(up, up_bias)
     gates = risen if gate is None else project(gate, gate_bias)
-    inner = _activated(gates, risen, activation, form_of(down.type))
+    inner = _activated(gates, risen, activation, limit, form_of(down.type))
     back = multiply(inner, down, down_bias, replace(groups, share=1))
     out = torch.empty((len(x), back.shape[1]), device=x.device)
     if out.numel():
@@ -124,7 +125,9 @@ def group(chosen: Tensor, count: int) -> ExpertGroups:
     return ExpertGroups(flat, pairs.to(torch.int32), tiles, size, used, count, few)
 
 
-def _activated(gates: Tensor, risen: Tensor, activation: str, form: torch.dtype) -> PreparedRows:
+def _activated(
+    gates: Tensor, risen: Tensor, activation: str, limit: float, form: torch.dtype
+) -> PreparedRows:
     """Return the activation of `gates` and `risen` [pairs, width] in a form (see `PreparedRows`)."""
     rows, columns = risen.shape
     prepared = PreparedRows.empty(rows, columns, form, risen.device)
@@ -133,8 +136,8 @@ def _activated(gates: Tensor, risen: Tensor, activation: str, form: torch.dtype)
         block = min(triton.next_power_of_2(width), _ACTIVATED)
         name = {torch.float32: "float", torch.float16: "half", torch.bfloat16: "parts"}[form]
         _activate[(rows,)](
-            gates, risen, prepared.values, prepared.factors, rows, columns, width, ACTIVATION=activation,
-            FORM=name, BLOCK=block, num_warps=4,
+            gates, risen, prepared.values, prepared.factors, rows, columns, width, limit,
+            ACTIVATION=activation, LIMITED=limit > 0, FORM=name, BLOCK=block, num_warps=4,
         )  # fmt: skip
     return prepared
 
@@ -175,7 +178,9 @@ def _activate(
     rows,
     columns,
     width,
+    limit,
     ACTIVATION: tl.constexpr,
+    LIMITED: tl.constexpr,
     FORM: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -186,13 +191,13 @@ def _activate(
     if FORM == "half":
         largest = tl.zeros([BLOCK], tl.int32)
         for begin in range(0, columns, BLOCK):
-            inner = _activation(gates, risen, row, begin + places, columns, ACTIVATION)
+            inner = _activation(gates, risen, row, begin + places, columns, limit, ACTIVATION, LIMITED)
             largest = tl.maximum(largest, inner.to(tl.int32, bitcast=True) & 0x7FFFFFFF)
         scale, factor = half_scale(tl.max(largest, axis=0))
         tl.store(factors + row, factor)
     for begin in range(0, width, BLOCK):
         at = begin + places
-        inner = _activation(gates, risen, row, at, columns, ACTIVATION)
+        inner = _activation(gates, risen, row, at, columns, limit, ACTIVATION, LIMITED)
         if FORM == "parts":
             first, rest = two_parts(inner)
             tl.store(values + row * width + at, first, mask=at < width)
@@ -202,7 +207,7 @@ def _activate(
 
 
 @triton.jit
-def _activation(gates, risen, row, at, columns, ACTIVATION: tl.constexpr):
+def _activation(gates, risen, row, at, columns, limit, ACTIVATION: tl.constexpr, LIMITED: tl.constexpr):
     """Return the activation of some columns, 0 beyond the last."""
     up = tl.load(risen + row * columns + at, mask=at < columns, other=0.0)
     if ACTIVATION == "squared_relu":
@@ -211,6 +216,9 @@ def _activation(gates, risen, row, at, columns, ACTIVATION: tl.constexpr):
         inner = activations.gelu_of(up, up)
     else:
         gate = tl.load(gates + row * columns + at, mask=at < columns, other=0.0)
+        if LIMITED:  # comparisons keep NaN
+            gate = tl.where(gate > limit, limit, gate)
+            up = tl.where(up > limit, limit, tl.where(up < -limit, -limit, up))
         if ACTIVATION == "swiglu":
             inner = activations.swiglu_of(gate, up)
         elif ACTIVATION == "clamped_swiglu":
@@ -248,11 +256,14 @@ def variants() -> Iterable[Variant]:
         for form, name in (("fp32", "float"), ("fp16", "half"), ("bf16", "parts")):
             signature = {
                 "gates": "*fp32", "risen": "*fp32", "values": f"*{form}", "factors": "*fp32", "rows": "i32",
-                "columns": "i32", "width": "i32", "ACTIVATION": "constexpr", "FORM": "constexpr",
-                "BLOCK": "constexpr",
+                "columns": "i32", "width": "i32", "limit": "fp32", "ACTIVATION": "constexpr",
+                "LIMITED": "constexpr", "FORM": "constexpr", "BLOCK": "constexpr",
             }  # fmt: skip
-            constants = {"ACTIVATION": activation, "FORM": name, "BLOCK": _ACTIVATED}
+            constants = {"ACTIVATION": activation, "LIMITED": False, "FORM": name, "BLOCK": _ACTIVATED}
             yield Variant(f"activate {activation} {name}", _activate, signature, constants, 4)
+            if activation == "swiglu":
+                limited = {**constants, "LIMITED": True}
+                yield Variant(f"activate limited {activation} {name}", _activate, signature, limited, 4)
     sums = {
         "back": "*fp32", "weights": "*fp32", "out": "*fp32", "columns": "i32", "used": "i32",
         "WEIGHTED": "constexpr", "BLOCK": "constexpr",
