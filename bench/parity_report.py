@@ -66,6 +66,7 @@ FAMILIES = {
     "hunyuan-dense": "Hunyuan",
     "hunyuan-moe": "Hunyuan A13B",
     "hy_v3": "Hy 3",
+    "hy_v4": "Hy 4",
     "internlm2": "InternLM 2, 2.5",
     "jais": "Jais",
     "jais2": "Jais 2",

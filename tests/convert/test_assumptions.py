@@ -129,6 +129,9 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     ),
     "smollm3, layers": (MODELS["smollm3"], {"no_rope_layers": [1, 0, 1, 1, 1]}, "'no_rope_layers' is"),
     "gpt-oss, limit": (MODELS["gpt-oss"], {"swiglu_limit": 1.0}, "'swiglu_limit' is 1.0, but .* 7.0"),
+    "hy_v4, gates": (MODELS["hy_v4"], {"gating_type": "headwise"}, "can only have 'elementwise'"),
+    "hy_v4, sinks": (MODELS["hy_v4"], {"learnable_sink": False}, "is False, but .* can only have True"),
+    "hy_v4, streams": (MODELS["hy_v4"], {"enable_ihc": False}, "is False, but .* can only have True"),
     "gpt-oss, blend": (
         MODELS["gpt-oss"], {"rope_parameters": YARN}, "YaRN without 'truncate': .* can only have False"
     ),

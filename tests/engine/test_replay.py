@@ -20,7 +20,7 @@ from tests.processors import NOT_BUILT
 from tests.tiny.decoders import TinyDecoder, tiny_decoder_gguf
 from tests.tiny.gemma3 import TinyGemma3, tiny_gemma3_gguf
 from tests.tiny.gemmas import TinyGemma3n, TinyGemma4
-from tests.tiny.latent import DEEPSEEK_V2, DEEPSEEK_V3, GLM_DSA, MISTRAL4
+from tests.tiny.latent import DEEPSEEK_V2, DEEPSEEK_V3, GLM_DSA, HY4, MISTRAL4
 from tests.tiny.lfm2 import tiny_lfm2_gguf
 from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 from tests.tiny.llama4 import TinyLlama4, tiny_llama4_gguf
@@ -100,8 +100,8 @@ def test_replays_choose_experts_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "tiny",
-    [DEEPSEEK_V3, DEEPSEEK_V2, MISTRAL4, GLM_DSA, MINIMAX_M3],
-    ids=["V3", "V2", "mistral4", "glm-dsa", "minimax-m3"],
+    [DEEPSEEK_V3, DEEPSEEK_V2, MISTRAL4, GLM_DSA, MINIMAX_M3, HY4],
+    ids=["V3", "V2", "mistral4", "glm-dsa", "minimax-m3", "hy_v4"],
 )
 def test_latents_expert_groups_and_query_temperatures_are_replayed(tmp_path: Path, tiny: TinyDecoder) -> None:
     pair = Pair(load_model(tiny_decoder_gguf(tmp_path / "tiny.gguf", tiny)))

@@ -153,6 +153,12 @@ OWN: dict[str, dict[str, Any]] = {
     "grok": {**_EXPERTS, "embedding_scale": 6.0, "final_logit_softcapping": 20.0},
     "hunyuan-dense": {},
     "hunyuan-moe": {**_EXPERTS, "expert_shared_feed_forward_length": 96},
+    "hy_v4": {
+        **_INDEXED,
+        "attention.indexer.types": [True, False],
+        "hyper_connection.count": 3,
+        "swiglu_clamp_exp": [0.5, 0.5],
+    },
     "hy_v3": {**_EXPERTS, "leading_dense_block_count": 1, "expert_shared_feed_forward_length": 32},
     "internlm2": {},
     "jais": {},

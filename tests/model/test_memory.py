@@ -25,7 +25,7 @@ from puna.ops import ExpertNetworks, Weight
 from tests.tiny.decoders import PHI3, QWEN3_MOE, tiny_decoder_gguf
 from tests.tiny.gemma3 import TinyGemma3, tiny_gemma3_gguf
 from tests.tiny.gemmas import TinyGemma3n
-from tests.tiny.latent import DEEPSEEK_V3, GLM_DSA
+from tests.tiny.latent import DEEPSEEK_V3, GLM_DSA, HY4
 from tests.tiny.lfm2 import TinyLfm2, tiny_lfm2_gguf
 from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 from tests.tiny.llama4 import TinyLlama4, tiny_llama4_gguf
@@ -50,6 +50,7 @@ MAKERS: dict[str, Callable[[Path], Path]] = {
     "deepseek2": lambda path: tiny_decoder_gguf(path, DEEPSEEK_V3),
     "glm-dsa": lambda path: tiny_decoder_gguf(path, GLM_DSA),
     "minimax-m3": lambda path: tiny_decoder_gguf(path, MINIMAX_M3),
+    "hy_v4": lambda path: tiny_decoder_gguf(path, HY4),
 }
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import torch
+
 from tests.tiny.converted import Contents
 from tests.tiny.decoders import TinyDecoder
 
@@ -105,6 +108,65 @@ GLM_DSA = TinyLatent(
         "indexer_types": ["full", "shared", "full", "shared"],
     },
     seed=133,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TinyHy4(TinyLatent):
+    """Hy 4 as published: rotated pairs are neighbours, and all norms have the epsilon of the settings.
+
+    transformers renames the published tensors, but rotates pairs that are half the rotated part apart.
+    """
+
+    def untrained(self) -> Any:
+        model = super().untrained()
+        for layer in model.model.layers:
+            attention = layer.self_attn
+            for norm in (attention.q_a_layernorm, attention.kv_a_layernorm):
+                norm.variance_epsilon = model.config.rms_norm_eps
+        return model
+
+    def build(self) -> Any:
+        model = super().build()
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if name.endswith(("hc.scale", "hc_scale")):  # so that gates differ by row
+                    parameter.copy_(1 + 0.3 * torch.randn_like(parameter))
+                if name.endswith("sinks"):
+                    parameter.add_(1)
+                if "experts.gate_up" in name:  # beyond the limit for many
+                    parameter *= 2
+        return model
+
+    def change(self, found: Contents, model: Any) -> None:
+        config = model.config
+        rotated, heads = config.qk_rope_head_dim, config.num_attention_heads
+        for name, tensor in found.tensors.items():
+            count = {"attn_q_b": heads, "attn_kv_a_mqa": 1, "attn_k": 1, "k_norm": 1}.get(name.split(".")[-2])
+            if ".indexer.attn_q_b" in name:
+                count = config.index_n_heads
+            if count:
+                found.tensors[name] = neighbours_at_end(tensor, count, rotated)
+
+
+def neighbours_at_end(tensor: np.ndarray, heads: int, rotated: int) -> np.ndarray:
+    """Return the tensor with the pairs in the last `rotated` rows of each head beside each other."""
+    parts = tensor.reshape(heads, -1, *tensor.shape[1:])
+    last = parts[:, -rotated:].reshape(heads, 2, rotated // 2, *tensor.shape[1:]).swapaxes(1, 2)
+    last = last.reshape(heads, rotated, *tensor.shape[1:])
+    return np.concatenate([parts[:, :-rotated], last], axis=1).reshape(tensor.shape)
+
+
+#: With layers that use the choice of earlier ones, and three streams.
+HY4 = TinyHy4(
+    "hy_v4",
+    {
+        **SETTINGS, **WITHOUT_GROUPS, **_INDEXER, "num_hidden_layers": 4, "rope_parameters": _ROTATION,
+        "indexer_types": ["full", "shared", "full", "shared"], "first_k_dense_replace": None,
+        "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"], "hc_mult": 3, "hc_magnitude": 1.5,
+        "hc_eps": 0.05, "swiglu_limit": 0.5, "rms_norm_eps": 1e-3,
+    },
+    seed=144,
 )  # fmt: skip
 
 #: With queries scaled up beyond the 32 positions of the original context.

@@ -184,6 +184,7 @@ _LISTS: Final = (
     "sections", "pattern", "head_count_kv", "feed_forward_length", "head_count", "multiplier",
     "sparsity_scale", "image_mean", "image_std", "deepstack_layers", "pinpoints", "layer_indexes",
     "attention_layers", "layers_indices", "recurrent_layers", "feature_layer",
+    "swiglu_clamp_exp",
     "indexer.types", "alignment_heads", "xielu.alpha_p", "xielu.alpha_n", "xielu.beta", "xielu.eps",
 )  # fmt: skip
 

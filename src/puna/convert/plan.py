@@ -123,7 +123,8 @@ _EXACT: Final = (
     "ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "position_embd.weight", "token_types.weight",
     "ssm_conv1d.weight", "shortconv.conv.weight", "time_mix_lerp_fused.weight", "_norm.weight",
     "conv_stem.conv.weight", "pos_embd.weight", "pos_h.weight", "pos_w.weight", "neck.0.weight",
-    "neck.2.weight", "net_2.weight", "net_3.weight", "conv_dw.weight",
+    "neck.2.weight", "net_2.weight", "net_3.weight", "conv_dw.weight", "hc_attn_fn.weight",
+    "hc_ffn_fn.weight", "output_hc_fn.weight",
 )  # fmt: skip
 #: Convolution kernels over pixels, whatever their shape.
 _KERNELS: Final = ("v.patch_embd.weight", "mm.patch_merger.weight")

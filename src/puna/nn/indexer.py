@@ -7,7 +7,7 @@ not depend on them, and so is its Hadamard transform, which leaves products of q
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 import numpy as np
 
@@ -40,6 +40,10 @@ class IndexerOptions(Protocol):
         """Whether rotated pairs of the file's rows are half of the rotated part apart, not neighbours."""
 
     @property
+    def indexer_rotates_end(self) -> bool:
+        """Whether the rotated rows of a head are the last ones in the file, not the first."""
+
+    @property
     def rope_dim(self) -> int: ...
     @property
     def most_chosen(self) -> int: ...
@@ -53,15 +57,25 @@ class SparseAttentionOptions(IndexerOptions, LatentAttentionOptions, Protocol):
         """Number of the layer whose choice is used."""
 
 
-def neighbouring_rows(heads: int, dim: int, rotated: int) -> NDArray[np.intp]:
-    """Return the order of rows [heads * dim] that makes neighbours of pairs `rotated` / 2 rows apart."""
-    order = np.arange(dim)
-    order[:rotated] = np.arange(rotated).reshape(2, -1).T.reshape(-1)
-    return (np.arange(heads)[:, None] * dim + order).reshape(-1)
+def rows_as_rotated(heads: int, options: IndexerOptions) -> NDArray[np.intp] | None:
+    """Return the order of rows [heads * dim] by which each head begins with its rotated pairs.
+
+    None: the file has that order.
+    """
+    if not (options.indexer_halves or options.indexer_rotates_end):
+        return None
+    dim, rotated = options.indexer_dim, options.rope_dim
+    begin = dim - rotated if options.indexer_rotates_end else 0
+    pairs, every = np.arange(begin, begin + rotated), np.arange(dim)
+    if options.indexer_halves:
+        pairs = pairs.reshape(2, -1).T.reshape(-1)
+    order = np.concatenate([pairs, every[:begin], every[begin + rotated :]])
+    rows: NDArray[np.intp] = (np.arange(heads)[:, None] * dim + order).reshape(-1)
+    return rows
 
 
 class HeadsLinear(Linear):
-    """Linear to the queries or keys of an indexer, whose rotated pairs become neighbours.
+    """Linear to the queries or keys of an indexer, each beginning with its rotated pairs.
 
     The shape is [heads, dim, columns].
     """
@@ -74,13 +88,13 @@ class HeadsLinear(Linear):
         found = source.matrix(f"{name}.weight", (heads * dim, columns))
         if found is None:
             return None
-        rows: Any = slice(None)
-        if options.indexer_halves:
-            rows, joined = neighbouring_rows(heads, dim, options.rope_dim), found
-            found = joined.chosen_rows(rows)
-            joined.drop_data()
-        source.ops.pack(found)
-        return cls(source.ops, found, rows=rows)
+        if (rows := rows_as_rotated(heads, options)) is None:
+            source.ops.pack(found)
+            return cls(source.ops, found)
+        chosen = found.chosen_rows(rows)
+        found.drop_data()
+        source.ops.pack(chosen)
+        return cls(source.ops, chosen, rows=rows)
 
 
 class Indexer(Module):
@@ -95,8 +109,8 @@ class Indexer(Module):
     def loaded(self) -> None:
         o, norm = self.options, self.key_norm
         norm.eps = _NORM_EPS
-        if o.indexer_halves:
-            order = self.ops.array(neighbouring_rows(1, o.indexer_dim, o.rope_dim))
+        if (rows := rows_as_rotated(1, o)) is not None:
+            order = self.ops.array(rows)
             norm.weight = norm.weight[order]
             norm.bias = None if norm.bias is None else norm.bias[order]
 

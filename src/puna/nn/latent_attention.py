@@ -26,6 +26,10 @@ class LatentAttentionOptions(Protocol):
     @property
     def value_dim(self) -> int: ...
     @property
+    def mixed_size(self) -> int: ...
+    @property
+    def norm_eps(self) -> float: ...
+    @property
     def latent_dim(self) -> int: ...
     @property
     def nope_dim(self) -> int: ...
@@ -141,6 +145,7 @@ class LatentAttention(Module):
     """
 
     options: LatentAttentionOptions
+    sinks: Array | None = None  # [heads], in architectures with attention sinks
     queries: Queries = part(choose=queries_kind)
     latents: StackedLinear = weight("attn_kv_a_mqa", "latent_dim", "rope_dim", "hidden_size")
     latent_norm: RMSNorm = weight("attn_kv_a_norm", "latent_dim")
@@ -171,7 +176,7 @@ class LatentAttention(Module):
         kept = cache.layer(self.index)
         kept.put(key, None)  # values are the last part of keys
         seen = self.choose(kept, hidden, vector, batch, rope)
-        mixed = attend(ops, query, seen, o.attention_scale)
+        mixed = attend(ops, query, seen, o.attention_scale, sinks=self.sinks)
         if rows is not None:
             mixed, hidden = mixed[rows], hidden[rows]
         values = self.gated(self.expand(mixed.reshape(len(mixed), o.heads, o.latent_dim)), hidden)
@@ -197,6 +202,25 @@ class JoinedLatentAttention(LatentAttention):
     def loaded(self) -> None:
         super().loaded()
         self.absorb, self.expand = self.keys_and_values.absorb, self.keys_and_values.expand
+
+
+class GatedLatentAttention(LatentAttention):
+    """Latent attention with sinks, and a sigmoid gate for each number of its output (Hy 4).
+
+    All norms have the epsilon of the layer's.
+    """
+
+    sinks: Array = weight("attn_sinks", "heads")
+    gate: Linear = weight("attn_gate", "mixed_size", "hidden_size")
+
+    def loaded(self) -> None:
+        super().loaded()
+        self.latent_norm.eps = self.options.norm_eps
+        if isinstance(self.queries, LowRankQueries):
+            self.queries.norm.eps = self.options.norm_eps
+
+    def gated(self, values: Array, hidden: Array) -> Array:
+        return self.ops.sigmoid_gate(values.reshape(len(hidden), self.options.mixed_size), self.gate(hidden))
 
 
 class HeadGatedLatentAttention(LatentAttention):

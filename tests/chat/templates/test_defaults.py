@@ -62,7 +62,7 @@ NO_CHAT = {
     *("arctic", "baichuan", "grok", "jais", "jais2", "openelm", "refact"),
     *("bloom", "falcon", "gpt2", "gptneox", "mpt", "nemotron", "phi2", "stablelm", "starcoder"),
     *("arcee", "apertus", "granite_swa", "mellum"),
-    *("bailingmoe3", "bitnet", "bitnet-b1.58", "hy_v3", "jamba"),
+    *("bailingmoe3", "bitnet", "bitnet-b1.58", "hy_v3", "hy_v4", "jamba"),
     *("mamba", "mamba2", "starcoder2", "t5", "deepseek2-ocr", "deepseekocr", "mimo2"),
     *(
         "bert",

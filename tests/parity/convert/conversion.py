@@ -60,7 +60,7 @@ LINEAGES = {
     "delta": {"qwen35", "qwen35moe", "qwen3next", "kimi-linear", "bailingmoe3"},
     "gemma": {"gemma", "gemma2", "gemma3n", "gemma4"},
     "hybrids": {"nemotron_h", "nemotron_h_moe", "granitehybrid"},
-    "latent": {"deepseek2", "deepseek32", "glm-dsa", "glm4moelite", "mistral4"},
+    "latent": {"deepseek2", "deepseek32", "glm-dsa", "glm4moelite", "hy_v4", "mistral4"},
     "llama": {"llama", "mixtral", "granite", "smollm3", "seed_oss", "exaone4", "phi3", "arcee", "apertus"},
     "llama4": {"llama4"},
     "mamba": {"mamba", "mamba2", "granitemoe", "falcon-h1", "jamba"},

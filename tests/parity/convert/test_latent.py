@@ -22,6 +22,14 @@ LATENT = Lineage(
         "Mistral4ForCausalLM": Published(
             lambda config: {"architectures": ["Mistral3ForConditionalGeneration"]}
         ),
+        "HYV4ForCausalLM": Published(
+            renamed={
+                r"\.hc_pre\.hc_(attn|mlp)_layer\.": r".hc_\1_layer.hc_pre.",
+                r"\.hc_pre\.hc_head\.": ".hc_head.",
+                r"mlp\.(shared_experts\.)?linear_gate": r"mlp.\1gate_proj",
+                r"self_attn\.linear_gate": "self_attn.gate_proj",
+            }
+        ),
     },
     differing={
         **{name: {"expert_gating_func"} for name in ("deepseek2", "deepseek32", "glm-dsa")},

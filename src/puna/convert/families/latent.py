@@ -132,6 +132,35 @@ def _choosing(config: Config) -> list[bool]:
     return [known[kind] for kind in kinds]
 
 
+def _choosing_in_fours(config: Config) -> list[bool]:
+    """Return for each layer of a Hy 4 whether it has an indexer."""
+    if config.get("indexer_types") is None:
+        return [i == 0 or i % 4 == 1 for i in range(config.layers)]
+    return _choosing(config)
+
+
+def _expert_limits(config: Config) -> list[float] | None:
+    """Return the limit of each layer's experts, or None if they have none."""
+    most = float(config.get("swiglu_limit") or 0)
+    return [most] * config.layers if most > 0 else None
+
+
+def _as_published(name: str, config: Config) -> str:
+    """Return a tensor's name without what differs between published Hy 4 and what transformers saves."""
+    return name.replace(".hc_pre.", ".").replace(".linear_gate.", ".gate_proj.")
+
+
+_STREAM_NAMES: Final[dict[str, Place]] = {
+    **{
+        f"model.layers.{{}}.hc_{theirs}_layer.hc_{part}": f"blk.{{}}.hc_{ours}_{part}.weight"
+        for theirs, ours in {"attn": "attn", "mlp": "ffn"}.items()
+        for part in ("fn", "base", "scale")
+    },
+    **{f"model.hc_head.hc_head_{part}": f"output_hc_{part}.weight" for part in ("fn", "base", "scale")},
+    "model.layers.{}.self_attn.learnable_sink_param": "blk.{}.attn_sinks.weight",
+    "model.layers.{}.self_attn.gate_proj": "blk.{}.attn_gate",
+}
+
 _HARMLESS: Final = ("head_dim", "rope_parameters.max_position_embeddings", "num_nextn_predict_layers")
 
 
@@ -195,6 +224,31 @@ _LATENT: Final = (
             "norm_topk_prob": True, "routed_scaling_factor": 2.5, "rms_norm_eps": 1e-5, "q_lora_rank": 2048,
             "first_k_dense_replace": 3, "n_group": 1, "topk_group": 1, "n_shared_experts": 1,
             "index_topk": 2048, "index_n_heads": 32, "index_head_dim": 128,
+        },
+    ),
+    Family(
+        hf=("HYV4ForCausalLM",), architecture="hy_v4",
+        keys={
+            **KEYS, **_INDEXER_KEYS, **_gating(2), "attention.indexer.types": _choosing_in_fours,
+            "leading_dense_block_count": lambda config: _dense(config, 1),
+            "swiglu_clamp_exp": _expert_limits, "hyper_connection.count": "hc_mult",
+            "hyper_connection.epsilon": "hc_eps", "hyper_connection.magnitude": "hc_magnitude",
+        },
+        names={**NAMES, **_INDEXER_NAMES, **_STREAM_NAMES}, pre="hy_v4", rename=_as_published,
+        dropped=("model.mtp_layers.",),
+        assumed={
+            **_INDEXED, "layer_types": lambda config: tuple(
+                [kind] * config.layers
+                for kind in ("indexed_attention", "deepseek_sparse_attention", "sparse_attention")
+            ),
+            "enable_ihc": True, "use_mla": True, "use_dsa": True, "gated_mla": True,
+            "gating_type": "elementwise", "learnable_sink": True,
+        },
+        harmless=(*_HARMLESS, "bitwise_backward_align", "enable_lm_head_fp32"),
+        defaults={
+            "norm_topk_prob": True, "routed_scaling_factor": 2.827, "rms_norm_eps": 1e-5, "q_lora_rank": 1536,
+            "n_group": 1, "topk_group": 1, "n_shared_experts": 1, "index_topk": 2048, "index_n_heads": 16,
+            "index_head_dim": 128, "hc_mult": 4, "hc_eps": 1e-6, "hc_magnitude": 2.0, "swiglu_limit": 10.0,
         },
     ),
     Family(

@@ -36,6 +36,7 @@ class IndexedLayerOptions(LatentLayerOptions):
     indexer_heads: int
     indexer_dim: int
     indexer_halves: bool  # whether the file's rotated pairs are half of the rotated part apart
+    indexer_rotates_end: bool  # whether the rotated part is the last of an indexer's query or key
     most_chosen: int  # positions that a position attends to
 
     @property
@@ -66,6 +67,7 @@ class Layer(PreNormLayer):
 
 class DeepSeek32(DeepSeek2):
     indexer_halves: ClassVar[bool] = True
+    indexer_rotates_end: ClassVar[bool] = False
 
     layers: Sequence[Layer] = blocks("blk")  # type: ignore[assignment]
 
@@ -91,7 +93,8 @@ class DeepSeek32(DeepSeek2):
             remembers = Everything() if lender == index else ChosenBy(lender)
             return IndexedLayerOptions(
                 **vars(layer) | {"remembers": remembers}, indexer_heads=heads, indexer_dim=dim,
-                indexer_halves=cls.indexer_halves, most_chosen=most,
+                indexer_halves=cls.indexer_halves, indexer_rotates_end=cls.indexer_rotates_end,
+                most_chosen=most,
             )  # fmt: skip
 
         return options.each(own)

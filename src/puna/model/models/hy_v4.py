@@ -1,0 +1,157 @@
+"""Hy 4 of Tencent: GLM 5's attention with gates and sinks, a residual of several streams, limited experts.
+
+Tencent, "Hy4-preview", 2026. Heads that predict further tokens are not loaded, as for DeepSeek V3.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from puna.batch import BatchArrays
+from puna.errors import shown
+from puna.gguf.metadata import flags, invalid, positive, required
+from puna.kvcache.cache import Cache
+from puna.model.layer_cache import ChosenBy
+from puna.model.models.deepseek32 import DeepSeek32, IndexedLayerOptions
+from puna.model.options import LayerOptions, TextOptions
+from puna.nn.experts import SharedAndLimited
+from puna.nn.feed_forward import FeedForward
+from puna.nn.hyper_connections import FeedForwardConnection, MixerConnection, OutputStreams
+from puna.nn.indexer import BorrowingIndexedAttention, IndexedAttention
+from puna.nn.latent_attention import GatedLatentAttention
+from puna.nn.layers import RMSNorm
+from puna.nn.module import Module, blocks, part, weight
+from puna.ops import Array, Rope
+
+if TYPE_CHECKING:
+    from puna.gguf import GGUFFile
+
+#: More streams than any model has.
+_MAX_STREAMS = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class HyV4LayerOptions(IndexedLayerOptions):
+    streams: int
+    stream_eps: float
+    stream_magnitude: float
+    expert_limit: float  # 0: none
+
+    @property
+    def mixing_values(self) -> int:
+        # The streams, side by side, and their norm.
+        return super().mixing_values + 3 * self.streams * self.hidden_size
+
+
+@dataclass(frozen=True, kw_only=True)
+class HyV4Options(TextOptions):
+    streams: int
+    stream_eps: float
+    stream_magnitude: float
+
+
+class Attention(GatedLatentAttention, IndexedAttention):
+    def loaded(self) -> None:
+        super().loaded()
+        self.indexer.key_norm.eps = self.options.norm_eps
+
+
+class BorrowingGatedAttention(GatedLatentAttention, BorrowingIndexedAttention):
+    """Attention to the positions that another layer's indexer chose."""
+
+
+def mixer_kind(options: HyV4LayerOptions) -> type[Attention | BorrowingGatedAttention]:
+    return BorrowingGatedAttention if isinstance(options.remembers, ChosenBy) else Attention
+
+
+def feed_forward_kind(options: HyV4LayerOptions) -> type[FeedForward | SharedAndLimited]:
+    return SharedAndLimited if options.expert_count else FeedForward
+
+
+class Layer(Module):
+    mixer_connection: MixerConnection = part()
+    mixer_norm: RMSNorm = weight("attn_norm", "hidden_size")
+    mixer: Attention | BorrowingGatedAttention = part(choose=mixer_kind)
+    feed_forward_connection: FeedForwardConnection = part()
+    feed_forward_norm: RMSNorm = weight("ffn_norm", "hidden_size")
+    feed_forward: FeedForward | SharedAndLimited = part(choose=feed_forward_kind)
+
+    def forward(
+        self, streams: list[Array], batch: BatchArrays, cache: Cache, rope: Rope | None, rows: Array | None
+    ) -> list[Array]:
+        """Map streams [rows, hidden] to the same, or to their rows `rows` (int64)."""
+        hidden, mixture = self.mixer_connection.read(streams)
+        mixed = self.mixer.forward(self.mixer_norm(hidden), batch, cache, rope, rows)
+        if rows is not None:
+            streams, mixture = [each[rows] for each in streams], mixture[rows]
+        streams = self.mixer_connection.add(streams, mixed, mixture)
+        hidden, mixture = self.feed_forward_connection.read(streams)
+        fed = self.feed_forward.forward(self.feed_forward_norm(hidden))
+        return self.feed_forward_connection.add(streams, fed, mixture)
+
+
+class HyV4(DeepSeek32):
+    indexer_halves: ClassVar[bool] = False
+    indexer_rotates_end: ClassVar[bool] = True
+
+    options: HyV4Options
+    layers: Sequence[Layer] = blocks("blk")  # type: ignore[assignment]
+    output_streams: OutputStreams = part()
+
+    def embed(self, batch: BatchArrays) -> list[Array]:
+        return super().embed(batch) * self.options.streams
+
+    def run(self, carried: list[Array], batch: BatchArrays, cache: Cache) -> list[Array]:
+        last = self.options.block_count - 1
+        for layer, rope in zip(self.layers, self.layer_ropes(cache.context), strict=True):
+            rows = batch.outputs if layer.index == last and batch.kept is None else None
+            carried = layer.forward(carried, batch, cache, rope, rows)
+        return carried
+
+    def finish(self, carried: list[Array], batch: BatchArrays) -> Array:
+        return super().finish([self.output_streams.read(carried)], batch)
+
+    @classmethod
+    def read_options(cls, file: GGUFFile) -> HyV4Options:
+        options = super().read_options(file)
+        streams = required(file, "hyper_connection.count")
+        if streams > _MAX_STREAMS:
+            raise invalid(file, "hyper_connection.count", f"is {streams}, more than {_MAX_STREAMS}")
+        eps = positive(file, "hyper_connection.epsilon", 1e-6)
+        magnitude = positive(file, "hyper_connection.magnitude", 2.0)
+        limits = _read_limits(file, options.block_count)
+
+        def change(index: int, layer: LayerOptions) -> LayerOptions:
+            return HyV4LayerOptions(
+                **vars(layer), streams=streams, stream_eps=eps, stream_magnitude=magnitude,
+                expert_limit=limits[index],
+            )  # fmt: skip
+
+        return HyV4Options(
+            **vars(options.each(change)), streams=streams, stream_eps=eps, stream_magnitude=magnitude
+        )
+
+    @classmethod
+    def choosing_layers(cls, file: GGUFFile, layers: int) -> tuple[bool, ...]:
+        key = "attention.indexer.types"
+        if file.get(key) is None:
+            return (True,) * layers
+        found = flags(file, key, layers)
+        if not found[0]:
+            raise invalid(file, key, "has no indexer for the first layer, which has no other's choice to use")
+        return found
+
+
+def _read_limits(file: GGUFFile, layers: int) -> list[float]:
+    """Return the limit of each layer's routed experts, 0 for none."""
+    key = "swiglu_clamp_exp"
+    found = file.get(key)
+    if found is None:
+        return [0.0] * layers
+    each = [found] * layers if isinstance(found, int | float) else list(found)
+    numbers = all(isinstance(limit, int | float) and 0 <= limit < 1e30 for limit in each)
+    if len(each) != layers or not numbers:
+        raise invalid(file, key, f"should have a limit for each of the {layers} layers, not {shown(found)}")
+    return [float(limit) for limit in each]
