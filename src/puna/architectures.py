@@ -39,6 +39,7 @@ class Architecture:
     templates: tuple[DefaultTemplate, ...] = ()  # for files without one; the first that fits is used
     answers: str = ""  # family of answers, if templates do not show it
     transcribes: bool = False  # whether it writes what an audio tower in the same file hears
+    assists: bool = False  # whether it only drafts for another model, whose states and keys it reads
     has_70b: bool = False  # 80 layers mean a 70B model, which llama.cpp quantises more finely
 
 
@@ -181,6 +182,13 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         pre="gemma4",
         add_bos=False,
         templates=(DefaultTemplate("gemma4"),),
+    ),
+    "gemma4-assistant": Architecture(
+        model="gemma4_assistant:Gemma4Assistant",
+        converters=("gemma",),
+        pre="gemma4",
+        add_bos=False,
+        assists=True,
     ),
     "glm-dsa": Architecture(
         model="deepseek32:GlmDsa",

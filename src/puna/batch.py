@@ -179,7 +179,7 @@ class Batch:
         )
 
     def on(self, ops: Backend, kept: KeptStates | None = None) -> BatchArrays:
-        """Return the batch as arrays of `ops`. Hidden states go to `kept`, if all rows fit."""
+        """Return the batch as arrays of `ops`. Hidden states go to `kept`, if they fit."""
         return BatchArrays(
             tokens=ops.array(self.tokens),
             positions=ops.array(self.positions if self.places is None else self.places),
@@ -188,17 +188,21 @@ class Batch:
                 (row, payload.on(ops) if isinstance(payload, ImagePart) else payload)
                 for row, payload in self.payloads
             ],
-            kept=kept if kept is not None and len(self) <= kept.rows else None,
+            kept=kept if kept is not None and kept.fit(self) else None,
             observed=self.observed,
         )
 
 
 class KeptStates:
-    """Storage for the hidden states of all rows of a pass, from which prediction heads continue."""
+    """Storage for the hidden states of a pass, from which prediction heads and assistants continue.
 
-    def __init__(self, ops: Backend, rows: int, hidden_size: int) -> None:
+    They are those of all rows, or of the rows whose logits are needed if `only_wanted`.
+    """
+
+    def __init__(self, ops: Backend, rows: int, hidden_size: int, *, only_wanted: bool = False) -> None:
         self._ops = ops
         self.rows = rows  # maximum of a pass
+        self.only_wanted = only_wanted
         self._states: Storage = ops.storage(GGMLType.F32, rows, (1, hidden_size))
         self._states.provide(rows)
         numbers = ops.index_buffer(rows)
@@ -210,6 +214,11 @@ class KeptStates:
         """Store hidden states, float32 [rows, hidden]."""
         count, size = hidden.shape
         self._ops.store_rows(self._states, self._numbers[:count], hidden.reshape(count, 1, size))
+
+    def fit(self, batch: Batch) -> bool:
+        """Return whether the states of a batch fit."""
+        kept = batch.outputs if self.only_wanted and batch.outputs is not None else batch
+        return len(kept) <= self.rows
 
     def read(self, rows: int) -> NDArray[np.float32]:
         """Return a copy of the first `rows` states, on the host."""
@@ -231,10 +240,15 @@ class BatchArrays:
     outputs: Array | None  # int64 [wanted], rows whose logits are needed; None: all
     payloads: list[tuple[int, Any]] = field(default_factory=list)
     chosen: Array | None = None  # int64 [rows], the numbers of these rows in the pass; None: all
-    kept: KeptStates | None = None  # storage for the hidden states of all rows; None: not needed
+    kept: KeptStates | None = None  # storage for hidden states; None: not needed
     #: Cells that a layer chose for each row, by its number, for later layers (see `Backend.choose_cells`).
     choices: dict[int, tuple[Array, Array, Array]] = field(default_factory=dict)
     observed: list[ObservedRows] = field(default_factory=list)
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether the hidden states of all rows are kept."""
+        return self.kept is not None and not self.kept.only_wanted
 
     def wanted(self) -> BatchArrays:
         """Return only the rows whose logits are needed, for layers that keep no state of the others."""

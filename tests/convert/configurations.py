@@ -906,8 +906,8 @@ FAMILIES.update({
         rotated=0, by="recordings",
     ),
 })  # fmt: skip
-#: Models that transformers lacks, or needs another library for, those that hear beside a text model of
-#: another name, and Omni models with the parts that speak; their own tests have references.
+#: Models that transformers lacks, or needs another library for, those that draft for another or hear beside a
+#: text model of another name, and Omni models with the parts that speak; their own tests have references.
 ELSEWHERE: Final = frozenset({
     "ArcticForCausalLM", "BaiChuanForCausalLM", "BaichuanForCausalLM", "GPTRefactForCausalLM",
     "Grok1ForCausalLM", "GrokForCausalLM", "JAISLMHeadModel", "OpenELMForCausalLM",
@@ -916,7 +916,8 @@ ELSEWHERE: Final = frozenset({
     "MiniMaxM3SparseForCausalLM", "MiniMaxM3SparseForConditionalGeneration", "OrionForCausalLM",
     "XverseForCausalLM", "DeepseekOCRForCausalLM", "DeepseekOCR2ForCausalLM", "DotsOCRForCausalLM",
     "Ernie4_5_ForCausalLM", "Gemma3nForConditionalGeneration",
-    "Gemma4UnifiedForConditionalGeneration", "Qwen3ASRForConditionalGeneration",
+    "Gemma4UnifiedForConditionalGeneration", "Gemma4AssistantForCausalLM",
+    "Gemma4UnifiedAssistantForCausalLM", "Qwen3ASRForConditionalGeneration",
     "GraniteSpeechForConditionalGeneration", "HYV4ForCausalLM",
     "JinaBertForMaskedLM", "JinaBertForSequenceClassification", "JinaBertModel", "MambaLMHeadModel",
     "MPTForCausalLM", "MiMoV2ForCausalLM", "MiniCPMO", "MiniCPMV", "RWKV7ForCausalLM", "Rwkv7ForCausalLM",

@@ -39,10 +39,12 @@ class BatchSlice:
     count: int
     draft: Draft = field(default_factory=Draft)
     begin: int = field(init=False)  # position of the first input
+    wanted: range = field(init=False)  # the inputs whose logits (or hidden states) are wanted
     complete: bool = field(init=False)  # no input is left, so a token is sampled after the last one
 
     def __post_init__(self) -> None:
         self.begin = self.sequence.evaluated
+        self.wanted = self.sequence.wanted(self.count)
         self.complete = self.count == self.sequence.waiting
 
     @property
@@ -53,8 +55,7 @@ class BatchSlice:
     @property
     def outputs(self) -> range:
         """The rows of this slice whose logits (or hidden states) are wanted."""
-        wanted = self.sequence.wanted(self.count)
-        return range(wanted.start, wanted.stop + len(self.draft.tokens))
+        return range(self.wanted.start, self.wanted.stop + len(self.draft.tokens))
 
 
 @dataclass(frozen=True)

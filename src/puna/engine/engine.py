@@ -112,8 +112,9 @@ class Engine:
         )
         longest = replace(sizes, context=self.room.max_context)
         self._drafter, kept = drafter_for(loaded, self.cache, longest, speculate)
-        if loaded.draft is not None and isinstance(self._drafter, DraftModel):
+        if loaded.draft is not None:
             self.weight_bytes += loaded.draft.weight_bytes
+        if isinstance(self._drafter, DraftModel):
             self.cache_bytes += self._drafter.cache_bytes
         self._executor = Executor(loaded, self.cache, kept)
         self._speculation = Speculation(

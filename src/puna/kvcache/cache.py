@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 from puna.batch import Batch
+from puna.errors import NotSupportedError
 from puna.kvcache.contents import CellCounts, Contents, Extents
 from puna.kvcache.hadamard import Hadamard
 from puna.kvcache.saved import Saved
@@ -159,6 +160,13 @@ class Cache(ABC):
         Raises `CacheFullError` when there are too few free cells.
         """
         raise KeyError(f"layer {layer} has no keys")
+
+    def start_reading(self, layers: Iterable[int], batch: Batch) -> None:
+        """Begin a pass of another model that only reads `layers`, between passes of the model.
+
+        Each row sees the positions of its sequence before its own, which need not have a cell.
+        """
+        raise NotSupportedError(f"a {self.kind} cache cannot be read by another model")
 
     def end_side_passes(self) -> None:  # noqa: B027 - a cache without such layers has nothing to forget
         """Forget the rows that side passes appended."""

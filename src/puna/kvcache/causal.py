@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -185,6 +185,16 @@ class CausalCache(CellCache):
         begins = np.maximum(self._first_visible(positions), np.maximum(cells.first[sequences], first))
         self._fill_rows(sequences, cells.table[sequences, positions], begins, positions + 1)
 
+    def start_reading(self, layers: Iterable[int], batch: Batch) -> None:
+        sequences, positions = batch.sequences, batch.positions
+        if (positions > self.cells.length[sequences]).any():
+            raise ValueError("a row reads positions that its sequence does not have")
+        self._passes += 1
+        begins = np.maximum(self._first_visible(positions), self.cells.first[sequences])
+        self._fill_rows(sequences, np.zeros_like(positions), begins, positions)
+        for layer in layers:
+            self._layers[layer].lend()
+
     def end_side_passes(self) -> None:
         if self._lengths_beside is not None:
             self._truncate_to(self._lengths_beside)
@@ -312,6 +322,10 @@ class _Layer:
         if len(keys) != rows or given != rows:
             raise ValueError(f"the batch has {rows} rows, got {len(keys)} keys and {given} values")
         self._stored.put(self._cache._ops, cells, keys, values)
+        self._put_in_pass = self._cache._passes
+
+    def lend(self) -> None:
+        """Allow `view` in a pass that only reads."""
         self._put_in_pass = self._cache._passes
 
     def view(self) -> KVView:

@@ -45,6 +45,12 @@ class WrapperCache(Cache):
     def start_side_pass(self, layer: int, batch: Batch, *, first: int) -> None:
         self._layers[layer].start_side_pass(layer, batch, first=first)
 
+    def start_reading(self, layers: Iterable[int], batch: Batch) -> None:
+        wanted = list(layers)
+        for cache in self.caches:
+            if own := [layer for layer in wanted if self._layers[layer] is cache]:
+                cache.start_reading(own, batch)
+
     def end_side_passes(self) -> None:
         for cache in self.caches:
             cache.end_side_passes()

@@ -112,7 +112,7 @@ class Decoder(TextModel):
         [hidden], last = carried, self.options.block_count - 1
         for layer, rope in zip(self.layers, self.layer_ropes(cache.context), strict=True):
             # Only sampled rows leave the last layer, unless a head reads others.
-            rows = batch.outputs if layer.index == last and batch.kept is None else None
+            rows = batch.outputs if layer.index == last and not batch.keeps_all else None
             hidden = layer.forward(hidden, batch, cache, rope, rows)
             if batch.payloads:
                 hidden = self.after_layer(layer.index, hidden, batch)
@@ -121,10 +121,9 @@ class Decoder(TextModel):
     def finish(self, carried: list[Array], batch: BatchArrays) -> Array:
         """Return the result of `hidden` from that of the last layer."""
         hidden, normed = carried[0], self.output_norm(carried[0])
-        if batch.kept is None:
-            return normed
-        batch.kept.put(normed if self.heads_read_normed else hidden)
-        return normed if batch.outputs is None else normed[batch.outputs]
+        if batch.kept is not None:
+            batch.kept.put(normed if self.heads_read_normed else hidden)
+        return normed[batch.outputs] if batch.keeps_all and batch.outputs is not None else normed
 
     def with_images(self, hidden: Array, batch: BatchArrays) -> Array:
         """Replace the rows of `hidden` [rows, hidden] where images stand."""

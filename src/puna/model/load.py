@@ -14,6 +14,7 @@ from typing import TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from puna.architectures import ARCHITECTURES, UNKNOWN
 from puna.audio.tower import AudioTower
 from puna.audio.whisper import WhisperEncoder
 from puna.errors import InsufficientMemoryError, ModelError, UnsupportedModelError, shown
@@ -177,6 +178,7 @@ class LoadSettings:
     reserved: int = 0  # bytes of memory to leave free, promised to others
     cache_types: KVTypes = F16_TYPES
     prediction_heads: bool = True  # whether to load those; never beside a draft model
+    drafts: bool = False  # for another model, from which it may take states and keys
     layers: tuple[int, int] | None = None  # [begin, end) of this process if others have the rest
     engine: str = AUTO  # see `engine_for`
     placement: Placement = field(default_factory=Placement)
@@ -206,6 +208,11 @@ def load_model(
     """
     with contextlib.ExitStack() as opened:
         file = opened.enter_context(open_gguf(path))
+        if _assists(file) and not settings.drafts:
+            raise UnsupportedModelError(
+                f"{file.path.name}: {file.architecture} only drafts for another model; load that one, and "
+                "name this one as its draft model"
+            )
         beside_it = opened.enter_context(open_gguf(projector)) if projector else None
         if draft:
             settings = replace(settings, prediction_heads=False)
@@ -213,9 +220,13 @@ def load_model(
         ways = [Placed(tuple(stages))] if stages else request.placements(ops)
         loaded = _load_somewhere(request, ways)
     if draft:  # its memory was counted above
-        own = LoadSettings(cache_types=settings.cache_types, prediction_heads=False)
+        own = LoadSettings(cache_types=settings.cache_types, prediction_heads=False, drafts=True)
         loaded.draft = load_model(draft, own, ops=loaded.ops)
     return loaded
+
+
+def _assists(file: GGUFFile) -> bool:
+    return ARCHITECTURES.get(file.architecture, UNKNOWN).assists
 
 
 @dataclass(frozen=True)
@@ -407,7 +418,8 @@ def _load(request: _Request, forecast: MemoryForecast, placed: Placed, pairs: Se
         return _load_with_llamacpp(file, forecast, placed.stages[0].ops, request.settings, report)
     for ops in {stage.ops for stage in placed.stages}:
         ops.tune()
-    compiling = forecast.weight_bytes // 20 if any(stage.ops.compiles for stage in placed.stages) else 0
+    compiles = any(stage.ops.compiles for stage in placed.stages) and not _assists(file)
+    compiling = forecast.weight_bytes // 20 if compiles else 0
     everything = forecast.weight_bytes + compiling
 
     def progress(done: int, _: int) -> None:

@@ -239,6 +239,7 @@ class TextDefaults:
     halves: bool = False  # whether any layer may lack attention or a feed-forward network
     windowed: Sequence[bool] = ()  # one per layer
     predicts: bool = False  # whether trailing layers of prediction heads are kept
+    only_heads: bool = False  # whether all layers predict tokens of another model
     blocks: str = "blk"  # prefix of the layers' tensors
 
 
@@ -309,7 +310,7 @@ class TextOptions:
         norm_eps = positive(file, eps_key, defaults.norm_eps)
         layers = _read_layers(file, defaults, count, hidden, norm_eps)
         check_extent(file, "token_embd.weight", 1, {"embedding_length": hidden})
-        ahead = scalar(file, "nextn_predict_layers", 0)
+        ahead = 0 if defaults.only_heads else scalar(file, "nextn_predict_layers", 0)
         if not 0 <= ahead < count:
             raise invalid(file, "nextn_predict_layers", f"is {ahead}, of {count} layers")
         found = (f"blk.{i}.nextn.eh_proj.weight" in file.tensors for i in range(count - ahead, count))

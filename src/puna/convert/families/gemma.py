@@ -294,6 +294,9 @@ _GEMMA4_ROTATION: Final = {
     "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
 }
 
+#: Keys of Gemma 4 for what its assistants lack.
+_OF_OTHERS: Final = ("attention.shared_kv_layers", "embedding_length_per_layer_input", "expert_")
+
 GEMMA4: Final = Family(
     hf=("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"), architecture="gemma4",
     keys={
@@ -334,4 +337,26 @@ GEMMA4_UNIFIED: Final = replace(
     hf=("Gemma4UnifiedForCausalLM", "Gemma4UnifiedForConditionalGeneration"),
     defaults={"rope_parameters": _GEMMA4_ROTATION, "hidden_size_per_layer_input": 0},
 )
-FAMILIES: Final = (*_WITHOUT_LAYER_INPUTS, GEMMA3N, GEMMA4, GEMMA4_UNIFIED)
+#: The draft models of Gemma 4. Clusters of the vocabulary only limit which logits are computed.
+GEMMA4_ASSISTANT: Final = replace(
+    GEMMA4,
+    hf=("Gemma4AssistantForCausalLM", "Gemma4UnifiedAssistantForCausalLM"),
+    architecture="gemma4-assistant",
+    keys={
+        **{key: value for key, value in GEMMA4.keys.items() if not key.startswith(_OF_OTHERS)},
+        "embedding_length_out": lambda config: config.whole["backbone_hidden_size"],
+        "nextn_predict_layers": lambda config: config.layers,
+    },
+    names={
+        **GEMMA4.names, "pre_projection": "nextn.pre_projection", "post_projection": "nextn.post_projection"
+    },
+    dropped=("masked_embedding.",),
+    defaults={"rope_parameters": _GEMMA4_ROTATION, "hidden_size_per_layer_input": 0},
+    assumed={
+        **GEMMA4.assumed, "hidden_size_per_layer_input": (0, None), "enable_moe_block": (False, None),
+        "use_double_wide_mlp": (False, None),
+        "num_kv_shared_layers": lambda config: (0, config.layers),  # 0 stands for all
+    },
+    harmless=("attention_k_eq_v", "num_experts", "top_k_experts", "*_intermediate_size"),
+)  # fmt: skip
+FAMILIES: Final = (*_WITHOUT_LAYER_INPUTS, GEMMA3N, GEMMA4, GEMMA4_UNIFIED, GEMMA4_ASSISTANT)

@@ -23,6 +23,7 @@ from weakref import WeakKeyDictionary
 
 from puna.batch import KeptStates
 from puna.engine.batching import MAX_SCORED, BatchSlice, Draft, StepLoad
+from puna.engine.drafting.assistant import Assistant, AssistantModel
 from puna.engine.drafting.draft_model import DraftModel
 from puna.engine.drafting.payoff import Allowance, Candidate, Cost, StepEstimate
 from puna.engine.drafting.prediction_heads import HasHeads, PredictionHeads
@@ -99,7 +100,7 @@ class PromptLookup:
 
 
 class Drafter(Protocol):
-    """A generator of drafts: a draft model, or the model's own prediction heads."""
+    """A generator of drafts: a draft model, an assistant, or the model's own prediction heads."""
 
     context: int  # inputs after which a sequence cannot be drafted for
 
@@ -135,20 +136,23 @@ class Drafter(Protocol):
 
 def drafter_for(
     loaded: LoadedModel, cache: Cache, sizes: EngineSizes, speculate: str | None
-) -> tuple[DraftModel | PredictionHeads | None, KeptStates | None]:
+) -> tuple[DraftModel | Assistant | PredictionHeads | None, KeptStates | None]:
     """Return the drafter, and the hidden states that a pass must keep for it.
 
-    Prediction heads share the model's `cache`; a draft model builds its own, of `sizes`.
+    Prediction heads and assistants share the model's `cache`; a draft model builds its own, of `sizes`.
     """
+    most = sizes.batch_size + sizes.parallel * (1 + MAX_DRAFT_TOKENS)
     if loaded.draft is not None:
-        return DraftModel(loaded.draft, loaded, sizes), None
+        if not isinstance(loaded.draft.model, AssistantModel):
+            return DraftModel(loaded.draft, loaded, sizes), None
+        kept = KeptStates(loaded.ops, most, loaded.draft.model.state_size, only_wanted=True)
+        return Assistant(loaded.draft, loaded, cache, kept, context=sizes.context), kept
     if (
         not drafts_itself(speculate)
         or not isinstance(loaded.model, HasHeads)
         or not loaded.model.prediction_heads
     ):
         return None, None
-    most = sizes.batch_size + sizes.parallel * (1 + MAX_DRAFT_TOKENS)
     kept = KeptStates(loaded.ops, most, loaded.model.options.hidden_size)
     vocab_size = loaded.tokenizer.vocab_size
     return PredictionHeads(loaded.model, cache, kept, context=sizes.context, vocab_size=vocab_size), kept

@@ -16,7 +16,7 @@ from puna.batch import BatchArrays
 from puna.gguf.metadata import block_count, first_of, invalid, positive, required, scalar
 from puna.kvcache.cache import Cache
 from puna.model.decoder import Decoder
-from puna.model.layer_cache import KeysOf, Window
+from puna.model.layer_cache import Everything, KeysOf, Window
 from puna.model.options import LayerOptions, TextDefaults, TextOptions, read_windows, share_keys
 from puna.model.rope import RopeOptions
 from puna.nn.attention import AllNormedSelfAttention, BorrowingAttention, KeysAsValues
@@ -148,54 +148,70 @@ class Gemma4(Decoder):
 
     def run(self, carried: list[Array], batch: BatchArrays, cache: Cache) -> list[Array]:
         hidden, *given = carried  # with an input for each layer from here on, or none
+        wanted = None if batch.keeps_all else batch.outputs
         for layer, rope in zip(self.layers, self.layer_ropes(cache.context), strict=True):
-            rows = batch.outputs if layer.index == self.options.last_to_remember else None
+            rows = wanted if layer.index == self.options.last_to_remember else None
             hidden = layer.forward(hidden, batch, cache, rope, rows)
             if rows is not None:  # later layers need only these rows
                 batch, given = batch.wanted(), [each[rows] for each in given]
             hidden = layer.finish(hidden, given.pop(0) if given else None)
         return [hidden, *given]
 
-    def finish(self, carried: list[Array], batch: BatchArrays) -> Array:
-        return self.output_norm(carried[0])
-
     @classmethod
     def read_options(cls, file: GGUFFile) -> Gemma4Options:
-        hidden, count = required(file, "embedding_length"), block_count(file)
-        remembers = read_windows(file, count, period=6)
-        windowed = [isinstance(each, Window) for each in remembers]
-        options = TextOptions.read(
-            file,
-            TextDefaults(
-                neox=True,
-                norm_eps=1e-6,
-                rope_base=1e6,
-                head_dim=512,
-                embedding_scale=math.sqrt(hidden),
-                windowed=windowed,
-            ),
-        )
         size = scalar(file, "embedding_length_per_layer_input", 0)
         if size < 0:
             raise invalid(file, "embedding_length_per_layer_input", f"should be a size, but is {size}")
+        options = read_windowed(file)
         # Parts of an image attend to each other only in windows, and in small models not even there.
-        spans = [each and not size for each in windowed]
-        remembers = tuple(replace(each, spans=spans[i]) for i, each in enumerate(remembers))
+        remembers = tuple(
+            replace(each, spans=isinstance(each, Window) and not size) for each in _read_windows(file)
+        )
         shared = share_keys(file, remembers)
-        local_base = positive(file, first_of(file, "rope.freq_base_swa", "rope.local.freq_base"), 10000.0)
 
         def own(index: int, layer: LayerOptions) -> LayerOptions:
-            values = vars(layer) | {"attention_scale": 1.0, "remembers": shared[index]}
-            if windowed[index]:
-                dims = required(file, "rope.dimension_count_swa", layer.head_dim)
-                if dims % 2 or dims > layer.head_dim:
-                    complaint = f"is {dims}, but should be even and at most the {layer.head_dim} of a head"
-                    raise invalid(file, "rope.dimension_count_swa", complaint)
-                values["rope"] = RopeOptions(dims, local_base, neox=True, factored=False)
             return Gemma4LayerOptions(
-                **values,
+                **vars(layer) | {"remembers": shared[index]},
                 layer_input_size=size,
                 keys_as_values=f"blk.{index}.attn_v.weight" not in file.tensors,
             )
 
         return Gemma4Options(**vars(options.each(own)), layer_input_size=size)
+
+
+def _read_windows(file: GGUFFile) -> tuple[Window | Everything, ...]:
+    return read_windows(file, block_count(file), period=6)
+
+
+def read_windowed(file: GGUFFile, *, only_heads: bool = False) -> TextOptions:
+    """Return options whose layers with windows have their own rotation and size of heads.
+
+    For `only_heads` see `TextDefaults`.
+    """
+    remembers = _read_windows(file)
+    windowed = [isinstance(each, Window) for each in remembers]
+    options = TextOptions.read(
+        file,
+        TextDefaults(
+            neox=True,
+            norm_eps=1e-6,
+            rope_base=1e6,
+            head_dim=512,
+            embedding_scale=math.sqrt(required(file, "embedding_length")),
+            windowed=windowed,
+            only_heads=only_heads,
+        ),
+    )
+    local_base = positive(file, first_of(file, "rope.freq_base_swa", "rope.local.freq_base"), 10000.0)
+
+    def own(index: int, layer: LayerOptions) -> LayerOptions:
+        rope = layer.rope
+        if windowed[index]:
+            dims = required(file, "rope.dimension_count_swa", layer.head_dim)
+            if dims % 2 or dims > layer.head_dim:
+                complaint = f"is {dims}, but should be even and at most the {layer.head_dim} of a head"
+                raise invalid(file, "rope.dimension_count_swa", complaint)
+            rope = RopeOptions(dims, local_base, neox=True, factored=False)
+        return replace(layer, attention_scale=1.0, remembers=remembers[index], rope=rope)
+
+    return options.each(own)
