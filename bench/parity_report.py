@@ -49,6 +49,7 @@ FAMILIES = {
     "gemma3": "Gemma 3, MedGemma",
     "gemma3n": "Gemma 3n",
     "gemma4": "Gemma 4",
+    "gemma4-assistant": "draft models of Gemma 4",
     "glm-dsa": "GLM-5, 5.1, 5.2",
     "glm4": "GLM-4; GLM-4.1V and GLM-OCR beside their mmproj files",
     "glm4moe": "GLM-4.5, 4.5V, 4.6, 4.7",

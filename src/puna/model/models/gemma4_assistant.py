@@ -42,6 +42,7 @@ class Gemma4AssistantOptions(TextOptions):
 
 
 class AssistantLayer(Layer):
+    options: LayerOptions
     mixer: BorrowingAttention = part()
 
 
