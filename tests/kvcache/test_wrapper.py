@@ -53,6 +53,28 @@ def test_a_pass_refused_by_one_cache_leaves_all_unchanged() -> None:
     assert store(cache, [0], [5], [5.0]) == {0: [[0, 0, 5]], 1: [[0, 0, 5]], 2: [[0, 0, 0, 0, 0, 5]]}
 
 
+def test_another_model_reads_what_precedes_its_rows_and_changes_nothing() -> None:
+    cache = two(capacity=8)
+    store(cache, [0] * 5 + [1, 1], [0, 1, 2, 3, 4, 0, 1], [0.0, 1.0, 2.0, 3.0, 4.0, 10.0, 11.0])
+    before = books(cache)
+    windowed, whole = 1, 2
+    cache.start_reading([windowed, whole], Batch.of([0, 0], [5, 1], [0, 1], []))
+    found = {index: seen_keys(cache.layer(index).view()) for index in (windowed, whole)}
+    assert found == {windowed: [[3, 4], [10]], whole: [[0, 1, 2, 3, 4], [10]]}
+    with pytest.raises(ValueError, match="given the keys of this pass"):
+        cache.layer(0).view()
+    with pytest.raises(ValueError, match="does not have"):
+        cache.start_reading([whole], Batch.of([0], [6], [0], []))
+    assert books(cache) == before
+    assert store(cache, [0], [5], [5.0])[whole] == [[0, 1, 2, 3, 4, 5]]
+
+
+def test_states_cannot_be_read_by_another_model() -> None:
+    cache = RecurrentCache(OPS, {0: {"memory": (5,)}}, sequences=1)
+    with pytest.raises(NotSupportedError, match="recurrent cache cannot be read"):
+        cache.start_reading([0], Batch.of([0], [0], [0], []))
+
+
 def test_a_layer_may_have_keys_and_a_state() -> None:
     how = {"sequences": 1, "context": 16, "types": NUMBERS}
     states = RecurrentCache(OPS, {0: {"memory": (5,)}}, sequences=1)
