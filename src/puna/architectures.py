@@ -168,7 +168,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     ),
     "gemma3n": Architecture(
         model="gemma3n:Gemma3n",
-        projectors=("gemma3nv",),
+        projectors=("gemma3na", "gemma3nv"),
         converters=("gemma",),
         rows="published",
         add_bos=True,

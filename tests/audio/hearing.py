@@ -42,7 +42,7 @@ class Pair:
 
     def run(self, kind: type[AnyRun] = Run, **settings: Any) -> AnyRun:
         """Return an engine that is stepped by hand."""
-        return kind(self.ours, **{"context": 256, "batch_size": 32, **settings})
+        return kind(self.ours, **{"context": 1024, "batch_size": 32, **settings})
 
     def inputs(self, run: Run, text: str, *recordings: Recording) -> list[Input]:
         """Return the inputs of a text with `[img-N]`."""

@@ -1,12 +1,12 @@
-"""Spectrograms of magnitudes against transformers' feature extractor of Gemma 4."""
+"""Spectrograms of magnitudes against transformers' feature extractors of Gemma 3n and Gemma 4."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from transformers import Gemma4AudioFeatureExtractor
+from transformers import Gemma3nAudioFeatureExtractor, Gemma4AudioFeatureExtractor
 
-from puna.audio.magnitudes import Magnitudes
+from puna.audio.magnitudes import EmphasisedMagnitudes, Magnitudes
 from puna.audio.mel import htk_filters
 from puna.audio.recording import Recording
 from tests.audio.hearing import sound
@@ -33,3 +33,20 @@ def test_frames_are_those_that_the_reference_does_not_mask(samples: int) -> None
 
 def test_a_recording_shorter_than_a_frame_has_none() -> None:
     assert Magnitudes(Recording(sound(3).samples[:160]), BANDS).frames(0) == 0
+
+
+@pytest.mark.parametrize("samples", [513, 640, 641, 3200, 20_801], ids=str)
+def test_emphasised_frames_are_those_of_the_reference(samples: int) -> None:
+    recording = Recording(sound(3, 2.0).samples[:samples])
+    extractor = Gemma3nAudioFeatureExtractor(feature_size=BANDS)
+    (expected,) = extractor(heard(recording), return_tensors="np")["input_features"]
+    found = EmphasisedMagnitudes(recording, BANDS).window(0)
+    assert found.shape == expected.shape
+    assert np.abs(found - expected).max() < 2e-4
+
+
+def test_silence_completes_the_first_emphasised_frame_but_no_later_window() -> None:
+    recording = sound(3, 30.02)
+    features = EmphasisedMagnitudes(Recording(recording.samples[:200]), BANDS)
+    assert features.window(0).shape == (1, BANDS)
+    assert EmphasisedMagnitudes(recording, BANDS).frames(EmphasisedMagnitudes.length) == 0

@@ -12,9 +12,11 @@ import torch
 from puna.audio.recording import Recording
 from puna.batch import Input
 from puna.model.load import load_model
+from puna.vision.tower import marker, text
 from tests.audio.hearing import Pair, is_heard, sound
 from tests.engine.runs import Run, Watched
 from tests.model.models.parity import check_close, original
+from tests.tiny.audio.gemma3n import TinyGemma3nAudio
 from tests.tiny.audio.gemma4 import TinyGemma4Audio
 from tests.tiny.audio.gemma4_unified import TinyGemma4UnifiedAudio
 from tests.tiny.audio.granite_speech import TinyGraniteSpeech
@@ -131,6 +133,9 @@ VARIANTS: dict[str, Callable[[], Any]] = {
     ),
     "granite-speech, one layer": lambda: TinyGraniteSpeech(TinyLlama(), layers=1, kernel=1, window=5, rate=5),
     "gemma4, large, three heads, more taps, no bounds": lambda: TinyGemma4Audio(
+    "gemma3n, three heads, more taps, odd sizes, another chunk": lambda: TinyGemma3nAudio(
+        TinyLlama(), heads=3, layers=3, bands=21, channels=7, taps=7, chunk=5, seed=3
+    ),
         TinyLlama(), large=True, heads=3, layers=3, bands=24, channels=5, output=36, taps=7, bounded=False
     ),
     "gemma4 12b, shorter rows": lambda: TinyGemma4UnifiedAudio(TinyLlama(), samples=150, seed=3),
@@ -161,8 +166,9 @@ def test_unusual_settings_agree(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_recording_that_a_processor_would_cut_is_read_in_parts(tmp_path: Path) -> None:
-    pair, heard = pair_of(TinyGemma4Audio(TinyLlama(), layers=1), tmp_path), sound(7, 31.0)
+@pytest.mark.parametrize("kind", [TinyGemma3nAudio, TinyGemma4Audio])
+def test_a_recording_that_a_processor_would_cut_is_read_in_parts(kind: Any, tmp_path: Path) -> None:
+    pair, heard = pair_of(kind(TinyLlama(), layers=1), tmp_path), sound(7, 31.0)
     inputs = pair.inputs(pair.run(context=1024), "[img-0]", heard)
     assert len({id(item.payload.image) for item in inputs if is_heard(item)}) == 2
     found, expected = pair.encoded(inputs, slice_rows=400), pair.embedded(heard)
@@ -188,14 +194,19 @@ def test_the_tokens_around_a_recording_are_the_processors(pair: Pair) -> None:
     inputs = pair.inputs(pair.run(), "a [img-0] b", sound(1))
     begin = next(place for place, item in enumerate(inputs) if is_heard(item))
     end = max(place for place, item in enumerate(inputs) if is_heard(item))
-    before, after = pair.config.around
-    tokenizer = pair.ours.tokenizer
-    if before:
-        assert tokenizer.token(inputs[begin - 1].token) == before
-    if after:
-        assert tokenizer.token(inputs[end + 1].token) == after
-    first = begin - bool(before)
-    assert inputs[first].together == end - first + bool(after)  # they are kept whole
+    before, after = (pieces_of(pair, each) for each in pair.config.around)
+    assert [item.token for item in inputs[begin - len(before) : begin]] == before
+    assert [item.token for item in inputs[end + 1 : end + 1 + len(after)]] == after
+    first = begin - len(before)
+    assert inputs[first].together == end - first + len(after)  # they are kept whole
+
+
+def pieces_of(pair: Pair, spelling: str) -> list[int]:
+    """Return the tokens of an empty line, if `spelling` begins with one, and of the rest, which is one."""
+    lines = "\n\n" * spelling.startswith("\n\n")
+    found = [item.token for item in text(pair.ours.tokenizer, lines)] if lines else []
+    only = spelling.removeprefix(lines)
+    return [*found, *([marker(pair.ours.tokenizer, only)] if only else [])]
 
 
 def test_granite_speech_reads_long_recordings_in_whole_blocks(tmp_path: Path) -> None:

@@ -39,23 +39,26 @@ def _hertz(mels: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 @lru_cache(maxsize=4)
-def mel_filters(bands: int) -> NDArray[np.float64]:
-    """Return the weights of frequencies in each band: float64 [frequencies, bands].
+def mel_filters(bands: int, points: int = _LENGTH) -> NDArray[np.float64]:
+    """Return the weights of frequencies in each band: float64 [points / 2 + 1, bands].
 
     Triangles of equal area between neighbouring centres (Slaney, Auditory Toolbox, 1998).
     """
     top = _BEND_MEL + _MELS_PER_E * np.log(SAMPLE_RATE / 2 / _BEND_HZ)
     edges = _hertz(np.linspace(0.0, top, bands + 2))
-    return _triangles(edges, _LENGTH) * (2.0 / (edges[2:] - edges[:-2]))
+    return _triangles(edges, points) * (2.0 / (edges[2:] - edges[:-2]))
 
 
 @lru_cache(maxsize=4)
-def htk_filters(bands: int, points: int) -> NDArray[np.float64]:
+def htk_filters(
+    bands: int, points: int, lowest_hz: float = 0.0, highest_hz: float = SAMPLE_RATE / 2
+) -> NDArray[np.float64]:
     """Return the weights of frequencies in each band of HTK's scale: float64 [points / 2 + 1, bands].
 
     Triangles of equal height between neighbouring centres, as in torchaudio's `melscale_fbanks`.
     """
-    mels = np.linspace(0.0, _HTK_MELS * np.log1p(SAMPLE_RATE / 2 / _HTK_BEND_HZ), bands + 2)
+    lowest, highest = (_HTK_MELS * np.log1p(hertz / _HTK_BEND_HZ) for hertz in (lowest_hz, highest_hz))
+    mels = np.linspace(lowest, highest, bands + 2)
     return _triangles(_HTK_BEND_HZ * np.expm1(mels / _HTK_MELS), points)
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 #: Towers in files of their own, by `clip.projector_type`: "module:Class" in `towers/`.
 _PROJECTORS: Final = {
+    "gemma3na": "gemma3n:Gemma3nAudio",
     "gemma4a": "gemma4:Gemma4Audio",
     "gemma4ua": "gemma4_unified:Gemma4UnifiedAudio",
     "granite_speech": "granite_speech:GraniteSpeechAudio",
@@ -29,11 +30,13 @@ _BESIDE_VISION: Final = {"qwen2a": "qwen2.5o", "qwen3a": "qwen3omni"}
 def hearing_type(file: GGUFFile) -> str:
     """Return the kind of a projector's audio tower: the declared type, unless a vision tower changes it.
 
-    It is "" if there is none.
+    It is "" if there is none, or none of its tensors beside a vision tower.
     """
     if file.get("audio.block_count") is None:
         return ""
     kinds = (file.get(key) for key in ("audio.projector_type", "projector_type"))
+    if has_own_tower(file) and not any(name.startswith(("a.", "mm.a.")) for name in file.tensors):
+        return ""
     kind = next((kind for kind in kinds if isinstance(kind, str)), "")
     return _BESIDE_VISION.get(kind, kind) if has_own_tower(file) else kind
 

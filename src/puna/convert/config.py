@@ -95,6 +95,11 @@ class Config:
             )
         return value
 
+    def feature_setting(self, name: str) -> Any:
+        """Return a setting of the extraction of audio features, or None."""
+        inner = self._image_settings.get("feature_extractor")
+        return (inner if isinstance(inner, dict) else self._image_settings).get(name)
+
     def added_token_id(self, text: str) -> int:
         """Return the id of an added token. Raises ConversionError if there is no such token."""
         if text not in self._added:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tests.tiny.audio.gemma3n import TinyGemma3nAudio
 from tests.tiny.audio.gemma4 import TinyGemma4Audio
 from tests.tiny.audio.gemma4_unified import TinyGemma4UnifiedAudio
 from tests.tiny.audio.granite_speech import TinyGraniteSpeech
@@ -17,6 +18,7 @@ from tests.tiny.llama import TinyLlama
 #: Configs of tiny models that hear, by name.
 HEARING_MODELS: dict[str, Callable[[], Any]] = {
     "gemma4": lambda: TinyGemma4Audio(TinyLlama()),
+    "gemma3n": lambda: TinyGemma3nAudio(TinyLlama()),
     "gemma4 12b": lambda: TinyGemma4UnifiedAudio(TinyLlama()),
     "granite-speech": lambda: TinyGraniteSpeech(TinyLlama()),
     "qwen2-audio": lambda: TinyQwen2Audio(TinyLlama(rope_base=1e6)),

@@ -40,6 +40,14 @@ _ASSUMED: Final[Mapping[str, Mapping[str, tuple[Any, ...]]]] = {
         "vision_config.temporal_patch_size": (1,), "vision_config.is_causal": (False,),
     },
     "gemma3": _SIGLIP,
+    "gemma3na": {
+        "audio_config.conf_attention_context_left": (13,), "audio_config.conf_attention_context_right": (0,),
+        "audio_config.conf_attention_logit_cap": (50.0,), "audio_config.conf_residual_weight": (0.5,),
+        "audio_config.conf_reduction_factor": (4,), "audio_config.gradient_clipping": (1e10,),
+        "audio_config.rms_norm_eps": (1e-6,), "audio_config.sscp_conv_group_norm_eps": (1e-3,),
+        "audio_config.sscp_conv_kernel_size": ([[3, 3], [3, 3]],),
+        "audio_config.sscp_conv_stride_size": ([[2, 2], [2, 2]],), "audio_soft_tokens_per_image": (188,),
+    },
     "gemma4a": {
         "audio_config.hidden_act": ("silu",), "audio_config.residual_weight": (0.5,),
         "audio_config.attention_chunk_size": (12,), "audio_config.attention_context_left": (13,),

@@ -1,4 +1,4 @@
-"""The towers of Gemma 4, whose linear layers clamp their values, and the vision tower of Gemma 3n."""
+"""The towers of Gemma 4, whose linear layers clamp their values, and those of Gemma 3n."""
 
 from __future__ import annotations
 
@@ -68,6 +68,10 @@ GEMMA4: Final = Family(
     names=_NAMES, changes=_CHANGES,
 )  # fmt: skip
 
+_HALF: Final = {
+    "pre_layer_norm": "ffn_norm", "ffw_layer_1": "ffn_up", "ffw_layer_2": "ffn_down",
+    "post_layer_norm": "ffn_post_norm",
+}  # fmt: skip
 #: The two norms of the convolution have each other's names in files.
 _HEARD: Final = {
     **{f"self_attn.{part}_proj": f"attn_{part}" for part in "qkv"}, "self_attn.post": "attn_out",
@@ -79,10 +83,7 @@ _HEARD: Final = {
     **{
         f"feed_forward{number}.{theirs}": f"{ours}{after}"
         for number, after in ((1, ""), (2, "_1"))
-        for theirs, ours in {
-            "pre_layer_norm": "ffn_norm", "ffw_layer_1": "ffn_up", "ffw_layer_2": "ffn_down",
-            "post_layer_norm": "ffn_post_norm",
-        }.items()
+        for theirs, ours in _HALF.items()
     },
 }  # fmt: skip
 _HEARD_LINEARS: Final = (
@@ -94,23 +95,27 @@ _EXTRACTED: Final[Mapping[str, Any]] = {
     "sampling_rate": 16000, "frame_length": 320, "frame_length_ms": 20.0, "hop_length": 160,
     "hop_length_ms": 10.0, "fft_length": 512, "fft_overdrive": False, "min_frequency": 0.0,
     "max_frequency": 8000.0, "preemphasis": 0.0, "dither": 0.0, "input_scale_factor": 1.0,
-    "mel_floor": 1e-3, "padding_value": 0.0,
+    "mel_floor": 1e-3, "padding_value": 0.0, "per_bin_mean": None, "per_bin_stddev": None,
 }  # fmt: skip
 _BANDS: Final = 128
 
 
-def _bands(config: Config) -> int:
-    """Return the bands of the spectrogram. Raises ConversionError for features that no file describes."""
-    extractor = config.image_setting("feature_extractor", {})
-    given: Mapping[str, Any] = extractor if isinstance(extractor, dict) else {}
-    allowed = {**_EXTRACTED, "per_bin_mean": None, "per_bin_stddev": None}
+def _check_extracted(config: Config, kind: str, allowed: Mapping[str, Any]) -> None:
+    """Raise ConversionError for a setting of the feature extractor that differs from the `allowed` one."""
     for name, right in allowed.items():
-        if (value := given.get(name)) is not None and value != right:
+        if (value := config.feature_setting(name)) is not None and value != right:
             raise ConversionError(
                 f"processor_config.json: 'feature_extractor.{name}' is {shown(value)}, and a tower of type "
-                f"gemma4a can only have {shown(right)} in a file"
+                f"{kind} can only have {shown(right)} in a file"
             )
-    bands = given.get("feature_size", _BANDS)
+
+
+def _bands(config: Config) -> int:
+    """Return the bands of the spectrogram. Raises ConversionError for features that no file describes."""
+    _check_extracted(config, "gemma4a", _EXTRACTED)
+    bands = config.feature_setting("feature_size")
+    if bands is None:
+        return _BANDS
     if type(bands) is not int or bands < 1:
         raise ConversionError(
             f"processor_config.json: 'feature_extractor.feature_size' is {shown(bands)}, not a number of at "
@@ -199,16 +204,9 @@ _SAMPLES: Final = ("audio_embed_dim", "audio_samples_per_token", "hidden_size")
 
 def _samples(config: Config) -> int:
     """Return the samples of a row. Raises ConversionError if the processor takes another number."""
-    extractor = config.image_setting("feature_extractor", {})
-    given: Mapping[str, Any] = extractor if isinstance(extractor, dict) else {}
     samples = config.count(*_SAMPLES)
     allowed = {"feature_size": samples, "audio_samples_per_token": samples, "sampling_rate": 16000}
-    for name, right in allowed.items():
-        if (value := given.get(name)) is not None and value != right:
-            raise ConversionError(
-                f"processor_config.json: 'feature_extractor.{name}' is {shown(value)}, and a tower of type "
-                f"gemma4ua can only have {right} in a file"
-            )
+    _check_extracted(config, "gemma4ua", allowed)
     return samples
 
 
@@ -277,4 +275,67 @@ GEMMA3N: Final = Family(
     },
     changes={"v.conv_stem.conv.bias": _by_channel, "layer_scale.gamma": _by_channel},
 )  # fmt: skip
-FAMILIES: Final = (GEMMA3N, GEMMA4, GEMMA4_AUDIO, GEMMA4_UNIFIED, GEMMA4_UNIFIED_AUDIO)
+
+_HEARD_3N: Final = {
+    **{f"attention.attn.{part}_proj": f"attn_{part}" for part in "qkv"}, "attention.post": "attn_out",
+    "attention.attn.relative_position_embedding.pos_proj": "linear_pos",
+    "attention.attn.per_dim_scale": "per_dim_scale", "attention.pre_attn_norm": "ln1",
+    "attention.post_norm": "ln2", "norm": "layer_pre_norm",
+    **{theirs: ours for theirs, ours in _HEARD.items() if theirs.startswith("lconv1d.")},
+    **{
+        f"ffw_layer_{half}.{theirs}": f"{ours}{after}"
+        for half, after in (("start", ""), ("end", "_1"))
+        for theirs, ours in _HALF.items()
+    },
+}  # fmt: skip
+#: As `_EXTRACTED`.
+_EXTRACTED_3N: Final[Mapping[str, Any]] = {
+    **_EXTRACTED, "frame_length": 512, "frame_length_ms": 32.0, "fft_length": 1024, "fft_overdrive": True,
+    "min_frequency": 125.0, "max_frequency": 7600.0, "preemphasis": 0.97, "preemphasis_htk_flavor": True,
+    "mel_floor": 1e-5,
+}  # fmt: skip
+
+
+def _bands_3n(config: Config) -> int:
+    """Return the bands of the spectrogram. Raises ConversionError for settings that no file carries."""
+    bands = config.count("input_feat_size")
+    _check_extracted(config, "gemma3na", {**_EXTRACTED_3N, "feature_size": bands})
+    first, words = config.count("vocab_offset"), config.count("vocab_size")
+    places = {
+        "the token after a recording, 'eoa_token_id',": (config.whole.get("eoa_token_id"), first),
+        "the last token, 'vocab_size' - 1,": (config.text.count("vocab_size") - 1, first + words - 1),
+    }
+    for name, (given, right) in places.items():
+        if given is not None and given != right:
+            raise ConversionError(
+                f"config.json: {name} is {shown(given)}, and a tower of type gemma3na can only have "
+                f"{right} in a file, by its own vocabulary"
+            )
+    return bands
+
+
+GEMMA3N_AUDIO: Final = Family(
+    hf=("Gemma3nForConditionalGeneration",), architecture="clip", sense="audio",
+    kept=("audio_tower.", "embed_audio."),
+    keys={
+        "audio.projector_type": lambda config: "gemma3na",
+        "audio.feed_forward_length": lambda config: 4 * config.count("hidden_size"),
+        "audio.block_count": "conf_num_hidden_layers",
+        "audio.attention.head_count": "conf_num_attention_heads",
+        "audio.num_mel_bins": _bands_3n,
+    },
+    names={
+        **{
+            f"audio_tower.conformer.{{}}.{theirs}": f"a.blk.{{}}.{ours}"
+            for theirs, ours in _HEARD_3N.items()
+        },
+        **{
+            f"audio_tower.subsample_conv_projection.conv_{i}.{theirs}": f"a.conv1d.{i}{ours}"
+            for i in range(2)
+            for theirs, ours in {"conv": "", "norm": ".norm"}.items()
+        },
+        "audio_tower.subsample_conv_projection.input_proj_linear": "a.pre_encode.out",
+        **{f"embed_audio.{theirs}": f"mm.a.{ours}" for theirs, ours in _SAID.items()},
+    },
+)  # fmt: skip
+FAMILIES: Final = (GEMMA3N, GEMMA3N_AUDIO, GEMMA4, GEMMA4_AUDIO, GEMMA4_UNIFIED, GEMMA4_UNIFIED_AUDIO)

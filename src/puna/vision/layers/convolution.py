@@ -18,16 +18,24 @@ from puna.vision.layers.attention import pieces
 
 
 def neighbours(
-    side: int, kernel: int, step: int, before: int, after: int, width: int | None = None
+    side: int,
+    kernel: int,
+    step: int,
+    before: int,
+    after: int,
+    width: int | None = None,
+    beside: tuple[int, int] | None = None,
 ) -> NDArray[np.int64]:
     """Return the indices that a convolution of `kernel` x `kernel` reads: [results, kernel * kernel].
 
     The grid is a square unless it has a `width` of its own. The kernel starts `before` places outside the
-    grid and may reach `after` places beyond it; places outside have the index of the grid's last place + 1.
+    grid and may reach `after` places beyond it, or those `beside` it along the width; places outside have the
+    index of the grid's last place + 1.
     """
     width = side if width is None else width
     places = side * width
-    numbers = np.pad(np.arange(places).reshape(side, width), (before, after), constant_values=places)
+    rim = ((before, after), beside or (before, after))
+    numbers = np.pad(np.arange(places).reshape(side, width), rim, constant_values=places)
     seen = np.lib.stride_tricks.sliding_window_view(numbers, (kernel, kernel))[::step, ::step]
     return np.ascontiguousarray(seen).reshape(-1, kernel**2)
 
