@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from puna.convert.registry import convertible_towers, text_families
+from puna.convert.registry import convertible_towers, is_tower_alone, text_families
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "models-of-your-own.md"
 BEGIN, END = "<!-- converted: python bench/convertible.py -->\n", "<!-- end of converted -->\n"
@@ -24,7 +24,12 @@ def table() -> str:
         shown = (f"**{name}**" if name in seeing else name for name in sorted(names))
         lines.append(f"| `{architecture}` | {', '.join(shown)} |")
     inside = sorted(set(convertible_towers()) - {name for names in rows.values() for name in names})
-    lines.append(f"| that of the text model within | {', '.join(f'**{name}**' for name in inside)} |")
+    alone = [name for name in inside if is_tower_alone({"architectures": [name]})]
+    for what, names in (
+        ("that of the text model within", [name for name in inside if name not in alone]),
+        ("a tower alone, for a text model published apart", alone),
+    ):
+        lines.append(f"| {what} | {', '.join(f'**{name}**' for name in names)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -161,7 +161,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "gemma3": Architecture(
         model="gemma3:Gemma3",
         tower="gemma3:Gemma3Vision",
-        projectors=("gemma3",),
+        projectors=("gemma3", "ultravox"),
         converters=("gemma",),
         rows="published",
         add_bos=True,
@@ -317,7 +317,16 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "llama": Architecture(
         has_70b=True,
         model="llama:Llama",
-        projectors=("idefics3", "internvl", "llava-next", "mlp", "pixtral", "resampler", "voxtral"),
+        projectors=(
+            "idefics3",
+            "internvl",
+            "llava-next",
+            "mlp",
+            "pixtral",
+            "resampler",
+            "ultravox",
+            "voxtral",
+        ),
         converters=("llama", "minicpm"),
         rows="paired",
         add_bos=True,
@@ -465,7 +474,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     ),
     "qwen3": Architecture(
         model="qwen3:Qwen3",
-        projectors=("internvl", "lightonocr", "qwen3a", "resampler"),
+        projectors=("internvl", "lightonocr", "qwen3a", "resampler", "ultravox"),
         converters=("qwen", "minicpm"),
         rows="published",
         pre="qwen2",

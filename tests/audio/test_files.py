@@ -14,7 +14,8 @@ from puna.audio import registry
 from puna.chat.templates.choose import chat_template
 from puna.chat.templates.messages import Message
 from puna.chat.templates.model_facts import facts_at, projector_for
-from puna.convert import convert_tower
+from puna.cli import local
+from puna.convert import convert, convert_tower
 from puna.errors import ConversionError, ModelError, UnsupportedModelError
 from puna.gguf import open_gguf
 from puna.model.load import load_model
@@ -25,8 +26,9 @@ from tests.tiny.converted import contents_of
 from tests.tiny.vision.common import Layout
 from tests.tiny.vision.models import VISION_MODELS
 
-#: Models that only hear, and those that also see; for Gemma 4 see `test_gemma4_files.py`.
-ALONE = ("granite-speech", "qwen2-audio", "qwen3-asr", "voxtral")
+#: Models that only hear, and those that also see; for Gemma 3n and 4 see `test_gemma3n_files.py` and
+#: `test_gemma4_files.py`.
+ALONE = ("granite-speech", "qwen2-audio", "qwen3-asr", "ultravox", "voxtral")
 OMNI = ("qwen2.5-omni", "qwen3-omni")
 
 
@@ -102,7 +104,7 @@ def test_the_store_and_chats_know_the_tower(layout: Layout) -> None:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
-    "kind": ({"projector_type": "ultravox"}, {}, r"projectors of type 'ultravox' are not supported"),
+    "kind": ({"projector_type": "glma"}, {}, r"projectors of type 'glma' are not supported"),
     "heads": ({"audio.attention.head_count": 5}, {}, r"head_count.* is 5, which does not divide"),
     "bands": ({"audio.num_mel_bins": 1 << 20}, {}, r"num_mel_bins.* at most 1024 make sense"),
     "positions": ({}, {"a.position_embd.weight": None}, r"'a.position_embd.weight' has 0 rows"),
@@ -123,11 +125,10 @@ def test_a_tower_that_cannot_be_read_is_refused(name: str, alone: Layout) -> Non
 
 
 def test_a_tower_of_another_text_model_is_refused(alone: Layout, tmp_path: Path) -> None:
-    config = VISION_MODELS["gemma3"]()
+    config = VISION_MODELS["llama4"]()
     other = config.write(tmp_path, original(config), apart=True)
-    with pytest.raises(
-        UnsupportedModelError, match=r"is for (granite|llama|qwen2|qwen3 or qwen3vl), not for 'gemma3'"
-    ):
+    readers = r"is for (granite|llama|gemma3 or llama or qwen3|qwen2|qwen3 or qwen3vl), not for 'llama4'"
+    with pytest.raises(UnsupportedModelError, match=readers):
         load_model(other.model, projector=alone.projector)
 
 
@@ -165,6 +166,11 @@ CHANGES: dict[str, tuple[str, dict[str, Any], str]] = {
         {"cross_attention_frequency": 2},
         "'projector_config.cross_attention_frequency' is 2",
     ),
+    "activation of Whisper": (
+        "ultravox",
+        {"activation_function": "relu"},
+        "'audio_config.activation_function' is 'relu'",
+    ),
     "rows": ("voxtral", {"intermediate_size": 100}, "'audio_config.intermediate_size' is 100"),
 }
 
@@ -179,6 +185,45 @@ def test_settings_that_no_key_carries_are_refused(name: str, tmp_path: Path) -> 
     (folder / "config.json").write_text(json.dumps(whole))
     with pytest.raises(ConversionError, match=complaint):
         convert_tower(folder, tmp_path / "tower.gguf")
+
+
+PROJECTOR: dict[str, Any] = {
+    "projector_ln_mid": False, "projector_act": "gelu", "num_projector_layers": 2,
+    "audio_latency_block_size": 50,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PROJECTOR)
+def test_other_projectors_of_ultravox_are_refused(name: str, tmp_path: Path) -> None:
+    config = HEARING_MODELS["ultravox"]()
+    folder = config.save(tmp_path / "checkpoint", original(config))
+    settings = json.loads((folder / "config.json").read_text()) | {name: PROJECTOR[name]}
+    (folder / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(ConversionError, match=f"'{name}' is {PROJECTOR[name]!r}, and a tower of type"):
+        convert_tower(folder, tmp_path / "tower.gguf")
+
+
+def test_a_projector_with_an_odd_row_is_refused(tmp_path: Path) -> None:
+    config = HEARING_MODELS["ultravox"]()
+    layout = config.write(tmp_path, original(config))
+    odd = changed(layout, {}, {"mm.a.mlp.1.weight": np.ones((71, 384), np.float32)})
+    with pytest.raises(ModelError, match="has 71 rows, and values and gates need an even number"):
+        load_model(layout.model, projector=odd)
+
+
+def test_a_folder_with_a_tower_alone_becomes_one_file(tmp_path: Path) -> None:
+    config = HEARING_MODELS["ultravox"]()
+    theirs = original(config)
+    folder = config.save(tmp_path / "checkpoint", theirs)
+    with pytest.raises(ConversionError, match="has a tower and no text model"):
+        convert(folder, tmp_path / "text.gguf")
+    local.convert(folder, tmp_path / "ears.gguf", "F32")
+    assert facts_of(tmp_path / "ears.gguf").kind == "projector"
+    whole = json.loads((folder / "config.json").read_text())
+    del whole["audio_config"]  # its weights are Whisper's
+    (folder / "config.json").write_text(json.dumps(whole))
+    with pytest.raises(ConversionError, match="lacks settings of a tower: it is elsewhere"):
+        local.convert(folder, tmp_path / "none.gguf", None)
 
 
 def test_every_tower_has_a_tiny_model(tmp_path: Path) -> None:

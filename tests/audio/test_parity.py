@@ -24,6 +24,7 @@ from tests.tiny.audio.models import HEARING_MODELS
 from tests.tiny.audio.omni import TinyQwen3Omni, TinyQwen25Omni
 from tests.tiny.audio.qwen2_audio import TinyQwen2Audio
 from tests.tiny.audio.qwen3_asr import TinyQwen3Asr
+from tests.tiny.audio.ultravox import TinyUltravox
 from tests.tiny.audio.voxtral import TinyVoxtral
 from tests.tiny.converted import contents_of
 from tests.tiny.llama import TinyLlama
@@ -132,16 +133,20 @@ VARIANTS: dict[str, Callable[[], Any]] = {
         tied=False,
     ),
     "granite-speech, one layer": lambda: TinyGraniteSpeech(TinyLlama(), layers=1, kernel=1, window=5, rate=5),
-    "gemma4, large, three heads, more taps, no bounds": lambda: TinyGemma4Audio(
     "gemma3n, three heads, more taps, odd sizes, another chunk": lambda: TinyGemma3nAudio(
         TinyLlama(), heads=3, layers=3, bands=21, channels=7, taps=7, chunk=5, seed=3
     ),
+    "gemma4, large, three heads, more taps, no bounds": lambda: TinyGemma4Audio(
         TinyLlama(), large=True, heads=3, layers=3, bands=24, channels=5, output=36, taps=7, bounded=False
     ),
     "gemma4 12b, shorter rows": lambda: TinyGemma4UnifiedAudio(TinyLlama(), samples=150, seed=3),
     "voxtral, three heads, six states a row": lambda: TinyVoxtral(
         TinyLlama(heads=2, kv_heads=1), heads=3, layers=3, positions=120, joined=6, bands=128
     ),
+    "ultravox, three heads, three states a row, Qwen 3": lambda: TinyUltravox(
+        TinyLlama(heads=2, kv_heads=1), heads=3, layers=3, positions=70, joined=3, inner=50, kind="qwen3"
+    ),
+    "ultravox, Gemma 3": lambda: TinyUltravox(TinyLlama(), bands=128, kind="gemma3_text"),
     "qwen2-audio, three heads, more bands": lambda: TinyQwen2Audio(
         TinyLlama(heads=2, kv_heads=1), heads=3, layers=3, positions=70, bands=128
     ),

@@ -21,6 +21,7 @@ _PROJECTORS: Final = {
     "qwen2a": "qwen2_audio:Qwen2Audio",
     "qwen3a": "qwen3_asr:Qwen3Audio",
     "qwen3omni": "qwen3_asr:Qwen3OmniAudio",
+    "ultravox": "ultravox:UltravoxAudio",
     "voxtral": "voxtral:VoxtralAudio",
 }
 #: Kinds of towers that read recordings in another way if a vision tower is beside them, as in Omni models.
@@ -34,9 +35,9 @@ def hearing_type(file: GGUFFile) -> str:
     """
     if file.get("audio.block_count") is None:
         return ""
-    kinds = (file.get(key) for key in ("audio.projector_type", "projector_type"))
     if has_own_tower(file) and not any(name.startswith(("a.", "mm.a.")) for name in file.tensors):
         return ""
+    kinds = (file.get(key) for key in ("audio.projector_type", "projector_type"))
     kind = next((kind for kind in kinds if isinstance(kind, str)), "")
     return _BESIDE_VISION.get(kind, kind) if has_own_tower(file) else kind
 

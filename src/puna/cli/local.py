@@ -20,8 +20,8 @@ from puna.cli import manage, progress, terminal
 from puna.cli.manage import model_path, projector_path
 from puna.cli.progress import StatusLines
 from puna.convert import convert as convert_folder
-from puna.convert import convert_adapters, convert_tower
-from puna.errors import GGUFError, RequestError
+from puna.convert import convert_adapters, convert_tower, has_tower_alone
+from puna.errors import ConversionError, GGUFError, RequestError
 from puna.gguf import open_gguf
 from puna.kvcache.contents import Contents, picture
 from puna.machine import available_memory
@@ -204,9 +204,9 @@ def convert(
 ) -> None:
     """Convert the model in the folder `source` to `target`, showing progress.
 
-    Its vision tower and its adapters become files beside `target`. Settings of config.json listed in `ignore`
-    may have values that a file cannot express. Existing files are overwritten with `force`, or if the user
-    agrees on a terminal.
+    Its vision tower and its adapters become files beside `target`; a tower without a text
+    model becomes `target`. Settings of config.json listed in `ignore` may have values that a file cannot
+    express. Existing files are overwritten with `force`, or if the user agrees on a terminal.
     """
     _check_target(target, source)
     folder = target.parent
@@ -219,6 +219,11 @@ def convert(
     with StatusLines() as lines:
         file_type = file_type_of(kind) if kind else None
         report = _reporting(lines, f"converting {source.name}")
+        if has_tower_alone(source):
+            if not convert_tower(source, target, file_type, report=report):
+                raise ConversionError(f"{source}: config.json lacks settings of a tower: it is elsewhere")
+            terminal.note(f"{target}: {target.stat().st_size / 1e6:,.1f} MB")
+            return
         convert_folder(source, target, file_type, ignore=ignore, report=report)
         tower = target.with_name(f"mmproj-{target.name}")
         has_tower = convert_tower(

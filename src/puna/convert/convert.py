@@ -30,7 +30,7 @@ from puna.convert.plan import (
     check_output,
     targets,
 )
-from puna.convert.registry import family_of, towers_of
+from puna.convert.registry import family_of, is_tower_alone, towers_of
 from puna.convert.towers.assumed import check_tower
 from puna.convert.vocabulary import vocabulary
 from puna.errors import ConversionError, GGUFError, ModelError
@@ -74,6 +74,12 @@ def convert(
                 "config.json: unknown settings, left out of the file: %s", ", ".join(draft.unknown)
             )
         _write(draft, checkpoint, report)
+
+
+def has_tower_alone(folder: Path) -> bool:
+    """Whether a published folder has a tower and no text model. Raises ConversionError."""
+    with Checkpoint(folder) as checkpoint:
+        return is_tower_alone(checkpoint.config)
 
 
 def convert_tower(

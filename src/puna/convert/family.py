@@ -75,6 +75,7 @@ class Family:
     dropped: tuple[str, ...] = ()  # prefixes of tensors left out of the file
     kept: tuple[str, ...] = ()  # prefixes of the only tensors kept, spelled as in `names`; empty: all
     sense: Sense = "vision"  # of a tower
+    alone: bool = False  # whether checkpoints have this tower and no text model
     section: str = ""  # of config.json with a tower's settings, if not "vision_config" or "audio_config"
     only_with: Mapping[str, str] = field(default_factory=dict)  # tensors left out of files that lack another
     rename: Callable[[str, Config], str] = lambda name, config: name  # applied before a name is looked up

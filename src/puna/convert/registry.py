@@ -48,6 +48,11 @@ def family_of(checkpoint: Checkpoint) -> Family:
     name, families = _architecture(config), _families(_TEXTS)
     if name in _REFUSED:
         raise ConversionError(f"{name}: it cannot be converted: {_REFUSED[name]}")
+    if is_tower_alone(config):
+        raise ConversionError(
+            f"{name}: the folder has a tower and no text model; 'puna convert' writes the tower to a file, "
+            "which a Modelfile adds to the text model that config.json names"
+        )
     found = _matching(families_called(name), Config(config, checkpoint)) or _nested_family(families, config)
     if found is not None:
         return found
@@ -66,6 +71,11 @@ def towers_of(config: Mapping[str, Any]) -> list[Family]:
     known = _families(_TOWERS).get(_architecture(config), ())
     by_sense = (_matching((f for f in known if f.sense == sense), Config(config)) for sense in SENSES)
     return [each for each in by_sense if each and isinstance(config.get(each.tower_section), dict)]
+
+
+def is_tower_alone(config: Mapping[str, Any]) -> bool:
+    """Whether checkpoints of this model have a tower and no text model. Raises ConversionError."""
+    return any(family.alone for family in _families(_TOWERS).get(_architecture(config), ()))
 
 
 def _architecture(config: Mapping[str, Any]) -> str:

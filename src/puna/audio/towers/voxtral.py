@@ -5,14 +5,12 @@ Reference: `VoxtralForConditionalGeneration` in Hugging Face transformers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from puna.audio.recording import Recording
 from puna.audio.tower import AudioWindow
-from puna.audio.towers.whisper import WhisperTower
-from puna.audio.whisper import WhisperEncoderOptions
-from puna.gguf.metadata import invalid, required
+from puna.audio.towers.whisper import JoiningOptions, WhisperTower
+from puna.gguf.metadata import invalid
 from puna.nn.layers import Linear
 from puna.nn.module import weight
 from puna.ops import Array
@@ -22,30 +20,20 @@ if TYPE_CHECKING:
     from puna.gguf import GGUFFile
 
 
-@dataclass(frozen=True, kw_only=True)
-class VoxtralOptions(WhisperEncoderOptions):
-    joined: int  # neighbouring states that become a row
-
-    @property
-    def joined_size(self) -> int:
-        return self.joined * self.hidden_size
-
-
 class VoxtralAudio(WhisperTower):
     begins: ClassVar[str] = "[BEGIN_AUDIO]"
 
-    options: VoxtralOptions
+    options: JoiningOptions
     first: Linear = weight("mm.a.mlp.1", "text_size", "joined_size")
     second: Linear = weight("mm.a.mlp.2", "text_size", "text_size")
 
     @classmethod
-    def read_options(cls, file: GGUFFile, text_size: int) -> VoxtralOptions:
-        key = "audio.projector.stack_factor"
-        options = VoxtralOptions.read(file, text_size, joined=required(file, key, 4))
+    def read_options(cls, file: GGUFFile, text_size: int) -> JoiningOptions:
+        options = JoiningOptions.of_stack(file, text_size, 4)
         if options.positions % options.joined:
             raise invalid(
-                file, key, f"is {options.joined}, which does not divide the {options.positions} states of "
-                "a window"
+                file, "audio.projector.stack_factor", f"is {options.joined}, which does not divide the "
+                f"{options.positions} states of a window"
             )  # fmt: skip
         return options
 

@@ -95,6 +95,11 @@ _ASSUMED: Final[Mapping[str, Mapping[str, tuple[Any, ...]]]] = {
         "audio_config.n_window_infer": (800,),
     },
     "resampler": {**_SIGLIP, "slice_mode": (True,), "slice_config.max_slice_nums": (9,)},
+    "ultravox": {
+        "audio_config.activation_function": ("gelu",), "projector_act": ("swiglu",),
+        "projector_ln_mid": (True,), "num_projector_layers": (0,), "audio_latency_block_size": (None,),
+        "audio_model_lora_config.r": (0,), "text_model_lora_config.r": (0,),
+    },
     "voxtral": {"audio_config.activation_function": ("gelu",), "projector_hidden_act": ("gelu",)},
 }  # fmt: skip
 _SLICES: Final = {"max_slice_nums": (9,), "slice_mode": (True,), "downsample_mode": ("16x",)}

@@ -1,4 +1,4 @@
-"""The audio towers of Voxtral, Granite Speech and of Qwen's models, named as in llama.cpp."""
+"""The audio towers of Voxtral, Ultravox, Granite Speech and of Qwen's models, named as in llama.cpp."""
 
 from __future__ import annotations
 
@@ -60,6 +60,26 @@ QWEN2_AUDIO: Final = Family(
     hf=("Qwen2AudioForConditionalGeneration",), architecture="clip", sense="audio", kept=_KEPT,
     keys={"projector_type": lambda config: "qwen2a"},
     names={**_WHISPER, "multi_modal_projector.linear": "mm.a.fc"}, changes=_WHISPER_CHANGES,
+)  # fmt: skip
+
+
+def _text_size(config: Config) -> int:
+    """Return the values of a row: config.json may name the text model without its sizes."""
+    return len(config.tensor("multi_modal_projector.linear_2.weight"))
+
+
+ULTRAVOX: Final = Family(
+    hf=("UltravoxModel",), architecture="clip", sense="audio", alone=True, kept=_KEPT,
+    keys={
+        "projector_type": lambda config: "ultravox",
+        "audio.projection_dim": _text_size,
+        "audio.projector.stack_factor": lambda config: config.whole.get("stack_factor", 8),
+    },
+    names={
+        **_WHISPER, "multi_modal_projector.ln_pre": "mm.a.norm_pre",
+        "multi_modal_projector.ln_mid": "mm.a.norm_mid",
+    },
+    changes=_WHISPER_CHANGES,
 )  # fmt: skip
 
 #: Position vectors that llama.cpp's converter writes, and the longest wavelength of their sines in radians.
@@ -195,4 +215,6 @@ GRANITE_SPEECH: Final = Family(
     },
     extra=_batch_norms,
 )  # fmt: skip
-FAMILIES: Final = (VOXTRAL, QWEN2_AUDIO, QWEN25_OMNI, QWEN3_ASR, QWEN3_OMNI, GRANITE_SPEECH)
+FAMILIES: Final = (
+    VOXTRAL, ULTRAVOX, QWEN2_AUDIO, QWEN25_OMNI, QWEN3_ASR, QWEN3_OMNI, GRANITE_SPEECH,
+)  # fmt: skip
