@@ -216,7 +216,12 @@ OWN: dict[str, dict[str, Any]] = {
         "vision.image_min_pixels": 784, "vision.image_max_pixels": 12544,
     },
     "gemma3": {"projector_type": "gemma3", "use_gelu": True},
-    "gemma3n": {"vision.projector_type": "gemma3nv"},
+    "gemma3n": {
+        "vision.projector_type": "gemma3nv", "has_audio_encoder": True, "audio.projector_type": "gemma3na",
+        "audio.block_count": 2, "audio.embedding_length": 48, "audio.feed_forward_length": 192,
+        "audio.attention.head_count": 4, "audio.attention.layer_norm_epsilon": pytest.approx(1e-5),
+        "audio.num_mel_bins": 20, "audio.projection_dim": 64,
+    },
     "gemma4": {"vision.projector_type": "gemma4v"},
     "gemma4 12b": {"vision.projector_type": "gemma4uv"},
     "glm4v": {"projector_type": "glm4v", "use_silu": True},

@@ -85,7 +85,7 @@ THEIRS = (
 OURS_ALONE = "v.token_embd.img_break"
 #: Tensors their converter leaves flat, although their reader multiplies channels by them.
 FLAT = "layer_scale.gamma"
-#: Prefixes of keys and tensors of audio encoders, which our converter omits.
+#: Prefixes of keys and tensors of audio encoders, which only some tests compare.
 SOUND = ("a.", "mm.a.", "audio.", "has_audio_encoder")
 #: The tensor their converter always stores as F16.
 HALVES = "mm.input_projection.weight"
@@ -275,7 +275,8 @@ def with_parts(config: dict[str, Any], **names: str) -> dict[str, Any]:
 
 
 #: Runs their converter on every line of input: [folder, file, options, whether to keep its own vocabulary].
-#: It recognises a pre-tokenizer by how it splits a text, from a table of known vocabularies.
+#: It recognises a pre-tokenizer by how it splits a text, from a table of known vocabularies. Its newest table
+#: lacks the norms between the convolutions of Gemma 3n's audio tower, so that it fails.
 SCRIPT = """
 import json, sys, traceback
 source = sys.argv[1]
@@ -283,6 +284,11 @@ sys.path[:0] = [source, source + "/gguf-py"]
 import conversion
 import conversion.base as base
 base.TextModel.get_vocab_base_pre = lambda self, tokenizer: "gpt-2"
+import gguf.tensor_mapping as mapping
+NORMS = mapping.MODEL_TENSOR.A_ENC_CONV1D_NORM
+mapping.TensorNameMap.block_mappings_cfg[NORMS] += (
+    "model.audio_tower.subsample_conv_projection.conv_{bid}.norm",
+)
 import transformers
 transformers.AutoTokenizer = transformers.PreTrainedTokenizerFast  # others add tokens to what is published
 import convert_hf_to_gguf as main

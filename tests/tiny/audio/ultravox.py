@@ -22,7 +22,7 @@ _HOP = 160
 
 
 class Projector(nn.Module):
-    """What follows the encoder, by its published formula: states are joined, normed, gated, normed."""
+    """Projector after the encoder, by its published formula: joined states are normed, gated, normed."""
 
     def __init__(self, joined: int, state: int, inner: int, row: int) -> None:
         super().__init__()
