@@ -21,7 +21,7 @@ def test_a_file_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
         build(tmp_path / "v.gguf", None)
 
 
-@pytest.mark.parametrize("model", ["plamo2", "no_vocab"])
+@pytest.mark.parametrize("model", ["plamo", "no_vocab"])
 def test_an_unknown_kind_of_vocabulary_is_named(tmp_path: Path, model: str) -> None:
     with pytest.raises(UnsupportedModelError, match=rf"'{model}' is not supported \(supported: gpt2, llama"):
         build(tmp_path / "v.gguf", model, **BPE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import base64
 import binascii
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -302,6 +303,43 @@ def _token(line: str, number: int) -> tuple[int, bytes]:
     return int(id), token
 
 
+#: PLaMo's vocabulary file: each line is a list of a token's text, score and type, and more.
+SCORED_LINES: Final = "tokenizer.jsonl"
+_SCORED_KINDS: Final = {
+    "UNKNOWN": TokenType.UNKNOWN, "CONTROL": TokenType.CONTROL, "BYTE": TokenType.BYTE,
+}  # fmt: skip
+#: The token of PLaMo that begins a turn, and so ends an answer.
+_TURN: Final = "<|plamo:op|>"
+
+
+def scored_lines(text: str, config: Config) -> TokenTable:
+    """Return the vocabulary in the file's `text`. Raises ConversionError naming an invalid line."""
+    lines = [line for line in text.split("\n") if line.strip()]
+    tokens = TokenTable.empty("plamo2", int(config.get("vocab_size") or len(lines)), scored=True)
+    for id, line in enumerate(lines):
+        token, score, kind = _scored_line(line, id + 1)
+        tokens.put(id, token, kind, score)
+        if token == _TURN:
+            tokens.more["eot_token_id"] = id
+    tokens.more["add_space_prefix"] = False
+    return tokens
+
+
+def _scored_line(line: str, number: int) -> tuple[str, float, TokenType]:
+    try:
+        found = json.loads(line) if len(line) <= _MAX_LINE else None
+    except (ValueError, RecursionError):
+        found = None
+    match found:
+        case [str(token), int() | float() as score, str(kind), *_] if not isinstance(score, bool):
+            special = token.startswith("<|plamo:") and token.endswith("|>")
+            usual = TokenType.CONTROL if special else TokenType.NORMAL
+            return token, float(score), _SCORED_KINDS.get(kind, usual)
+    raise ConversionError(
+        f"{SCORED_LINES}: line {number} is {shown(line)}, not a list of a token's text, score and type"
+    )
+
+
 #: Names of special tokens in GGUF.
 _KEYS: Final = {
     "bos": "bos_token_id", "eos": "eos_token_id", "unk": "unknown_token_id", "sep": "seperator_token_id",
@@ -314,6 +352,8 @@ def special_tokens(checkpoint: Checkpoint, config: Config, tokens: TokenTable) -
     settings = dict(checkpoint.json("tokenizer_config.json"))
     around = _added_around(checkpoint, settings)
     ids = {text: id for id, (text, _) in added_tokens(checkpoint).items()}
+    if tokens.model == "plamo2":
+        ids |= {text: id for id, text in enumerate(tokens.texts)}
     found: dict[str, Any] = {}
     for name, key in _KEYS.items():
         id = ids.get(_text(settings.get(f"{name}_token")) or "")
@@ -455,6 +495,8 @@ def vocabulary(checkpoint: Checkpoint, config: Config, family: Family) -> dict[s
 def _tokens(checkpoint: Checkpoint, config: Config) -> TokenTable:
     if (world := checkpoint.text(WORLD)) is not None:
         return world_tokens(world, config)
+    if (lines := checkpoint.text(SCORED_LINES)) is not None:
+        return scored_lines(lines, config)
     for name in FILES:
         if (path := checkpoint.folder / name).is_file():
             return pieces(checkpoint, config, path)

@@ -45,6 +45,7 @@ _PATHS = ("./", "../", "/", "~", ".\\")
 #: sentence-transformers puts after a model, an adapter that belongs to it, and the model's description.
 _BESIDE = (
     "README.md", "*.json", "*/*.json", "*.jinja", "tokenizer.model", "spiece.model", "rwkv_vocab*.txt",
+    "tokenizer.jsonl",
     "*_Dense*/model.safetensors", "adapter_model.safetensors",
 )  # fmt: skip
 

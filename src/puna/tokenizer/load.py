@@ -11,6 +11,7 @@ from puna.gguf import GGUFFile, NumberArray, StringArray
 from puna.tokenizer.bpe import BytePairEncoder, byte_level_piece
 from puna.tokenizer.longest_match import WordPieceEncoder, WorldEncoder, escaped_piece
 from puna.tokenizer.patterns import BY_NAME, DEFAULT, LINES, PreTokenizer
+from puna.tokenizer.scored_pieces import ScoredPieceEncoder, raw_piece
 from puna.tokenizer.sentence_piece import SentencePieceEncoder, UnigramEncoder
 from puna.tokenizer.special_ids import SpecialIds, read_special_ids
 from puna.tokenizer.tokenizer import Stripping, TextEncoder, Tokenizer
@@ -29,7 +30,7 @@ from puna.tokenizer.vocabulary import (
 logger = logging.getLogger(__name__)
 
 #: Supported values of `tokenizer.ggml.model`.
-MODELS = ("gpt2", "llama", "bert", "t5", "gemma4", "rwkv")
+MODELS = ("gpt2", "llama", "bert", "t5", "gemma4", "rwkv", "plamo2")
 #: Limit of merges per token: twice as many as in any known vocabulary.
 _MERGES_PER_TOKEN = 5
 #: Bytes of a normaliser's table: fifty times the largest known.
@@ -101,6 +102,8 @@ def _parts(
         return _Parts(word_piece, spaced_piece(vocabulary), drops_first_space=True)
     if model == "rwkv":
         return _Parts(WorldEncoder(vocabulary, special.unknown), escaped_piece(vocabulary))
+    if model == "plamo2":
+        return _Parts(ScoredPieceEncoder(vocabulary, _scores(file, vocabulary)), raw_piece(vocabulary))
     if pre is LINES:
         bpe = BytePairEncoder(vocabulary, _merges(file, len(vocabulary)), pre, byte_level=False)
         return _Parts(bpe, spaced_piece(vocabulary))
@@ -127,7 +130,7 @@ def _scores(file: GGUFFile, vocabulary: Vocabulary) -> list[float]:
     scores = numbers(file, "scores", len(vocabulary))
     if scores is None:
         raise TokenizerError(
-            f"{file.path.name}: key '{PREFIX}scores' is missing; a SentencePiece vocabulary needs it"
+            f"{file.path.name}: key '{PREFIX}scores' is missing; a vocabulary of scored pieces needs it"
         )
     return scores
 

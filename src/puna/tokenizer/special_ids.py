@@ -154,6 +154,9 @@ def read_special_ids(file: GGUFFile, vocabulary: Vocabulary, model: str, bos_by_
         bos = _first(bos, _marked(vocabulary, 1, TokenType.CONTROL))
         eos = _first(eos, _marked(vocabulary, 2, TokenType.CONTROL))
         unknown = _first(unknown, _marked(vocabulary, 0, TokenType.UNKNOWN))
+    elif model == "plamo2":
+        bos = _first(bos, _marked(vocabulary, 1, TokenType.CONTROL))
+        eos = _first(eos, _marked(vocabulary, 2, TokenType.CONTROL))
     elif model == "t5":
         eos = _first(eos, _marked(vocabulary, 1, TokenType.CONTROL))
         unknown = _first(unknown, *vocabulary.of_type(TokenType.UNKNOWN))

@@ -117,8 +117,8 @@ class Tokenizer:
     """A model's tokenizer, which turns text into token ids and back. Safe to share between threads.
 
     Created by `tokenizer_from_gguf`. `name` is the kind of vocabulary (`gpt2` for BPE, `llama` for
-    SentencePiece's BPE, `t5` for its Unigram, `bert` for WordPiece, `rwkv` for RWKV's), `pre` the name of the
-    file's pre-tokenizer.
+    SentencePiece's BPE, `t5` for its Unigram, `bert` for WordPiece, `rwkv` for RWKV's,
+    `plamo2` for PLaMo's), `pre` the name of the file's pre-tokenizer.
     """
 
     def __init__(
