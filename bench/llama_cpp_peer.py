@@ -52,8 +52,8 @@ class LlamaCpp:
         threads: int = 2,
         batch: int = 512,
         setting: Setting = SETTINGS[0],
+        exact: bool = False,  # keys and values in float32
         shared_cells: bool = False,  # one pool of cells for all sequences, as `fill` needs
-        cache_type: int = llama_cpp.GGML_TYPE_F16,  # of keys and values
     ) -> None:
         log_nothing(llama_cpp.llama_log_set)
         llama_cpp.llama_backend_init()
@@ -70,7 +70,8 @@ class LlamaCpp:
         settings.n_threads = settings.n_threads_batch = threads
         settings.flash_attn_type = int(setting.flash)
         settings.kv_unified = shared_cells
-        settings.type_k = settings.type_v = cache_type
+        if exact:
+            settings.type_k = settings.type_v = llama_cpp.GGML_TYPE_F32
         self._context = llama_cpp.llama_init_from_model(self._model, settings)
         if not self._context:
             raise RuntimeError(f"llama.cpp cannot make a context for {path}")

@@ -107,6 +107,7 @@ FAMILIES = {
     "paddleocr": "PaddleOCR-VL",
     "phi2": "Phi-1, Phi-1.5, Phi-2",
     "phi3": "Phi-3, Phi-3.5, Phi-4, Phi-4-mini",
+    "plamo3": "PLaMo 3",
     "qwen2": "Qwen2, Qwen2.5, DeepSeek R1 distilled into Qwen; dots.ocr",
     "qwen25vl": "Qwen2.5-VL in one file",
     "qwen2moe": "Qwen1.5-MoE, Qwen2 57B",
@@ -119,8 +120,11 @@ FAMILIES = {
     "qwen3vl": "Qwen3-VL, Qwen3-VL Reranker, Qwen3-ASR",
     "qwen3vlmoe": "Qwen3-VL with experts, Qwen3-Omni",
     "refact": "Refact",
+    "rwkv6": "RWKV-6 World",
+    "rwkv6qwen2": "QRWKV6",
     "rwkv7": "RWKV-7 World, G1",
     "seed_oss": "Seed-OSS",
+    "smallthinker": "SmallThinker",
     "smollm3": "SmolLM3",
     "stablelm": "Stable LM 3B, Stable LM 2, Stable Code",
     "starcoder": "StarCoder, SantaCoder, Granite 20B Code",
@@ -145,6 +149,7 @@ _BESIDE = (
     }
     | dict.fromkeys(("arctic", "baichuan", "grok", "jais", "openelm", "refact"), "llama.cpp")
     | dict.fromkeys(("arwkv7", "rwkv7"), "the paper's formulas in torch")
+    | dict.fromkeys(("plamo3", "rwkv6", "rwkv6qwen2", "smallthinker"), "llama.cpp")
     | {"nomic-bert-moe": "its experts in torch"}
 )
 

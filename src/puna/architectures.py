@@ -442,6 +442,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
             DefaultTemplate("phi4", end="<|im_end|>", token="<|im_sep|>"),
         ),
     ),
+    "plamo3": Architecture(model="plamo3:Plamo3", converters=("plamo",)),
     "qwen2": Architecture(
         has_70b=True,
         model="qwen2:Qwen2",
@@ -537,12 +538,26 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         templates=(DefaultTemplate("qwen3"),),
     ),
     "refact": Architecture(model="refact:Refact", converters=("remote_code",)),
+    "rwkv6": Architecture(model="rwkv6:Rwkv6", converters=("rwkv",), templates=(DefaultTemplate("rwkv"),)),
+    "rwkv6qwen2": Architecture(
+        model="rwkv6:QwenRwkv6",
+        converters=("rwkv",),
+        pre="qwen2",
+        templates=(DefaultTemplate("qwen2", end="<|im_end|>"),),
+    ),
     "rwkv7": Architecture(model="rwkv7:Rwkv7", converters=("rwkv",), templates=(DefaultTemplate("rwkv"),)),
     "seed_oss": Architecture(
         model="seed_oss:SeedOss",
         converters=("llama",),
         rows="published",
         templates=(DefaultTemplate("seed"),),
+    ),
+    "smallthinker": Architecture(
+        model="smallthinker:SmallThinker",
+        converters=("mixtures",),
+        rows="published",
+        pre="qwen2",
+        templates=(DefaultTemplate("chatml", end="<|im_end|>"),),
     ),
     "smollm3": Architecture(
         model="smollm3:SmolLM3", converters=("llama",), rows="paired", templates=(DefaultTemplate("smollm3"),)

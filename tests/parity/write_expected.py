@@ -39,7 +39,7 @@ def expected(name: str, folder: Path) -> dict[str, Any]:
     dice = np.random.default_rng(CHECKPOINTS[name].seed)
     text = dice.integers(VOCABULARY, size=LENGTH).tolist()
     tokens = dice.choice(VOCABULARY, COLUMNS, replace=False).tolist()
-    peer = LlamaCpp(path, context=LENGTH, threads=1, setting=Setting(flash=False), cache_type=FLOATS)
+    peer = LlamaCpp(path, context=LENGTH, threads=1, setting=Setting(flash=False), exact=True)
     logits = torch.from_numpy(peer.logits(text, at_once=LENGTH)).double()
     peer.close()
     rows = torch.log_softmax(logits, dim=-1)[:, tokens]

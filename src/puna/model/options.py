@@ -236,6 +236,7 @@ class TextDefaults:
     attention_softcap: float = 0.0
     logit_softcap: float = 0.0
     all_attend: bool = True  # if not, layers may have 0 key/value heads and keep something else
+    attends: bool = True  # whether any layer does; if not, numbers of heads are those of something else
     halves: bool = False  # whether any layer may lack attention or a feed-forward network
     windowed: Sequence[bool] = ()  # one per layer
     predicts: bool = False  # whether trailing layers of prediction heads are kept
@@ -332,7 +333,9 @@ def _read_layers(
     file: GGUFFile, defaults: TextDefaults, count: int, hidden: int, norm_eps: float
 ) -> tuple[LayerOptions, ...]:
     """Read the options of all `count` layers and check them against the tensors."""
-    heads, kv_heads = _read_heads(file, count, defaults.all_attend, defaults.halves)
+    heads = kv_heads = (0,) * count
+    if defaults.attends:
+        heads, kv_heads = _read_heads(file, count, defaults.all_attend, defaults.halves)
     key, value = defaults.head_dims
     own_dim = defaults.head_dim or max(hidden // max(*heads, 1), 1)
     head_dim = required(file, first_of(file, key, "attention.head_dim"), own_dim)

@@ -128,6 +128,23 @@ class TokenShift:
         ]  # fmt: skip
 
 
+class Predecessor:
+    """The row before each row [rows, channels] of its sequence: a convolution with two taps."""
+
+    def __init__(self, ops: Backend, channels: int) -> None:
+        self.ops = ops
+        taps = np.stack([np.ones(channels, np.float32), np.zeros(channels, np.float32)])
+        self.weight = ops.array(taps)  # [2, channels]
+
+    def __call__(self, x: Array, state: LayerState, name: str) -> Array:
+        """Return the row before each of `x`, zeros before the first; the state `name` is [1, channels]."""
+        slots = state.slots
+        return self.ops.short_conv(
+            x, self.weight, None, state.states[name], slots.starts, slots.sources, slots.targets, gated=False,
+            activated=False,
+        )  # fmt: skip
+
+
 def convolution_states(taps: int, *channels: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """Return the names and shapes of the states of `SiluConvolutions`."""
     return tuple((f"conv.{i}", (taps - 1, count)) for i, count in enumerate(channels))

@@ -173,9 +173,20 @@ class MixtureOfExperts(Module):
 
     def forward(self, hidden: Array) -> Array:
         """Map [rows, hidden] to the same shape."""
+        return self.through(hidden, *self.choose(hidden))
+
+    def choose(self, hidden: Array) -> tuple[Array, Array]:
+        """Return the experts of each row of [rows, hidden] and their shares, [rows, used] each."""
         bias = None if self.selection_bias is None else self.selection_bias.values
-        chosen, shares = self.ops.route(self.router(hidden), self.options.routing, bias)
-        return self.through(hidden, chosen, shares)
+        return self.ops.route(self.router(hidden), self.options.routing, bias)
+
+    def activated(self, *inner: Array) -> Array:
+        """Combine gates, if there are any, and ups [T, width] into the same shape."""
+        if self.limit:
+            gate, up = inner
+            inner = (gate + relu(self.ops, gate + -self.limit) * -1, clamp(self.ops, up, self.limit))
+        activated: Array = getattr(self.ops, self.activation)(*inner)
+        return activated
 
     def through(self, hidden: Array, chosen: Array, shares: Array) -> Array:
         """Return the weighted sum of the `chosen` experts: [rows, in] to [rows, out]; see `ops.experts`."""
@@ -183,7 +194,7 @@ class MixtureOfExperts(Module):
         if not len(changed):
             return self.ops.experts(hidden, chosen, shares, self.experts)
         if len(changed) == len(hidden):
-            return self._adapted(hidden, chosen, shares, changed, len(hidden))
+            return self.linear_by_linear(hidden, chosen, shares, changed, len(hidden))
         same = np.setdiff1d(np.arange(len(hidden)), changed)
 
         def of(rows: NDArray[np.integer]) -> tuple[Array, Array, Array]:
@@ -192,7 +203,7 @@ class MixtureOfExperts(Module):
 
         found = [
             self.ops.experts(*of(same), self.experts),
-            self._adapted(*of(changed), changed, len(hidden)),
+            self.linear_by_linear(*of(changed), changed, len(hidden)),
         ]
         order = np.concatenate([same, changed]).argsort()
         merged: Array = self.ops.concatenate(found)[self.ops.array(order)]
@@ -207,20 +218,17 @@ class MixtureOfExperts(Module):
         ]
         return np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
 
-    def _adapted(
-        self, hidden: Array, chosen: Array, shares: Array, changed: NDArray[np.integer], rows: int
+    def linear_by_linear(
+        self, hidden: Array, chosen: Array, shares: Array, each: NDArray[np.integer], rows: int
     ) -> Array:
-        """Compute `through` linear by linear so that adapters can add to each: rows `changed` of `rows`."""
+        """Compute `through` linear by linear so that adapters can add to them: rows `each` of `rows`."""
         used = chosen.shape[1]
         x = hidden[self.ops.array(np.repeat(np.arange(len(hidden)), used))]
-        at, share, each = chosen.reshape(-1), shares.reshape(-1, 1), np.repeat(changed, used)
+        at, share, each = chosen.reshape(-1), shares.reshape(-1, 1), np.repeat(each, used)
         if self.scale_inputs:
             x = x * share
         inner = [linear(x, at, rows, each) for linear in (self.gate, self.up) if linear is not None]
-        if self.limit:
-            gate, up = inner
-            inner = [gate + relu(self.ops, gate + -self.limit) * -1, clamp(self.ops, up, self.limit)]
-        found = self.down(getattr(self.ops, self.activation)(*inner), at, rows, each)
+        found = self.down(self.activated(*inner), at, rows, each)
         if not self.scale_inputs:
             found = found * share
         of_token = found.reshape(len(hidden), used, -1)
@@ -258,6 +266,25 @@ class SquaredReluExperts(PlainExperts):
     """Experts that compute down(relu(up(x))²)."""
 
     activation = "squared_relu"
+
+
+class ComposedExperts(MixtureOfExperts):
+    """Experts whose activation, `activated`, is several operations."""
+
+    def loaded(self) -> None:
+        """Prepare nothing: there is no `ExpertNetworks` with such an activation."""
+
+    def through(self, hidden: Array, chosen: Array, shares: Array) -> Array:
+        return self.linear_by_linear(hidden, chosen, shares, np.arange(len(hidden)), len(hidden))
+
+
+class ReluExperts(ComposedExperts):
+    """Experts that compute down(max(gate(x), 0) * up(x)) (Shazeer, arXiv:2002.05202)."""
+
+    def activated(self, *inner: Array) -> Array:
+        gate, up = inner
+        activated: Array = relu(self.ops, gate) * up
+        return activated
 
 
 class SharedExpert(FeedForward):

@@ -33,6 +33,15 @@ def clamp(ops: Backend, x: Array, most: float) -> Array:
     return found
 
 
+def exp_below(ops: Backend, x: Array) -> Array:
+    """Return e^x of x [rows, n], which is at most 0."""
+    # With s = sigmoid(x) <= 1/2, e^x is s / (1 - s) = s (1 + s) (1 + s²) (1 + s⁴) ...
+    power = total = ops.sigmoid(x)
+    for _ in range(_FACTORS):
+        total, power = total + total * power, power * power
+    return total
+
+
 class FeedForwardOptions(Protocol):
     """Options that feed-forward networks read."""
 
@@ -165,11 +174,6 @@ class XieluFeedForward(PlainFeedForward):
 
     def _expm1(self, x: Array) -> Array:
         """Return `e^x - 1` of x [rows, n], which is at most 0."""
-        # With s = sigmoid(x) <= 1/2, e^x is s / (1 - s) = s (1 + s) (1 + s²) (1 + s⁴) ...
-        power = self.ops.sigmoid(x)
-        ones = power + self.ops.sigmoid(x * -1.0)
-        total = power
-        for _ in range(_FACTORS):
-            total, power = total + total * power, power * power
-        less: Array = total + ones * -1.0
+        ones = self.ops.sigmoid(x) + self.ops.sigmoid(x * -1.0)
+        less: Array = exp_below(self.ops, x) + ones * -1.0
         return less

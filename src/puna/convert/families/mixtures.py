@@ -446,4 +446,63 @@ MINIMAX_M3: Final = Family(
         "index_head_dim": 128, "index_block_size": 128, "index_topk_blocks": 16, "index_local_blocks": 1,
     },
 )  # fmt: skip
-FAMILIES: Final = (LAGUNA, LING2, DOTS1, EXAONE_MOE, MELLUM, COMMAND, HY3, MINIMAX_M3)
+
+
+def _has_layout(name: str, config: Config) -> bool:
+    return any(config.get(name) or ())
+
+
+def _thinker_window(config: Config) -> int | None:
+    """Return the window, in models where any layer has one."""
+    return config.count("sliding_window_size") if _has_layout("sliding_window_layout", config) else None
+
+
+def _thinker_windows(config: Config) -> list[int]:
+    """Return the layout that readers assume: a window in all layers but every fourth, or in none."""
+    windowed = _has_layout("sliding_window_layout", config)
+    return [int(windowed and layer % 4 > 0) for layer in range(config.layers)]
+
+
+def _thinker_rotations(config: Config) -> list[int]:
+    """Return the layout that readers assume: layers with a window rotate, or all if none has one."""
+    windows = _thinker_windows(config)
+    return windows if any(windows) else [1] * config.layers
+
+
+SMALL_THINKER: Final = Family(
+    hf=("SmallThinkerForCausalLM", "SmallthinkerForCausalLM"), architecture="smallthinker",
+    keys={
+        "vocab_size": "vocab_size", "expert_count": "moe_num_primary_experts",
+        "expert_used_count": "moe_num_active_primary_experts",
+        "expert_feed_forward_length": "moe_ffn_hidden_size", "feed_forward_length": "moe_ffn_hidden_size",
+        "expert_gating_func": lambda config: 1 if config.get("moe_primary_router_apply_softmax") else 2,
+        "attention.sliding_window": _thinker_window,
+        "rope.dimension_count": lambda config: config.head_size,
+    },
+    names={
+        "model.layers.{}.block_sparse_moe.primary_router": "blk.{}.ffn_gate_inp",
+        **{
+            f"model.layers.{{}}.block_sparse_moe.experts.{{}}.{part}": f"blk.{{}}.ffn_{part}_exps"
+            for part in ("gate", "up", "down")
+        },
+    },
+    pre="qwen2",
+    assumed={
+        "rope_layout": _thinker_rotations, "sliding_window_layout": _thinker_windows,
+        # llama.cpp takes any window for one of this size.
+        "sliding_window_size": lambda config: 4096 if _thinker_window(config) else (
+            config.peek("sliding_window_size")
+        ),
+        "norm_topk_prob": True, "moe_enable_early_router": True, "moe_enable_secondary_experts": False,
+        "moe_shared_primary_experts": 0, "use_qk_norm": False,
+        "moe_layer_layout": lambda config: [1] * config.layers,
+    },
+    harmless=(
+        "dense_ffn_hidden_size", "moe_num_secondary_experts", "moe_secondary_expert_size",
+        "profile_sparsity", "sliding_window", "sliding_window_pattern", "moe_intermediate_size",
+        "num_experts_per_tok",
+    ),
+    defaults={"head_dim": 128, "rms_norm_eps": 1e-6, "rope_theta": 1e6, "sliding_window_size": 4096},
+    tied=True,
+)  # fmt: skip
+FAMILIES: Final = (LAGUNA, LING2, DOTS1, EXAONE_MOE, MELLUM, COMMAND, HY3, MINIMAX_M3, SMALL_THINKER)

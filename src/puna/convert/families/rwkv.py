@@ -1,4 +1,7 @@
-"""RWKV 7, as flash-linear-attention publishes it, and ARWKV, which is a Qwen 2 with RWKV attention."""
+"""RWKV 6 and 7, the latter as flash-linear-attention publishes it, and models of Qwen 2 with their attention.
+
+These are QRWKV, with RWKV 6's, and ARWKV, with RWKV 7's.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import numpy as np
 from puna.convert.checkpoint import Values
 from puna.convert.config import Config
 from puna.convert.families.mamba import NO_ATTENTION, NOTHING
-from puna.convert.family import Family, Member, Place
+from puna.convert.family import Change, Family, Member, Place
 
 #: Low-rank parts of a layer, as named in checkpoints and in GGUF.
 _LOW_RANKS: Final = ("w", "a", "v", "g")
@@ -157,4 +160,125 @@ def _constant(value: int, config: Config) -> int:
     return value
 
 
-FAMILIES: Final = (RWKV7, _arwkv(gated=False), _arwkv(gated=True))
+#: Inputs that RWKV 6's token shift makes, in GGUF's order.
+_MIXED: Final = ("w", "k", "v", "r", "g")
+#: The same in the order of QRWKV's low-rank parts.
+_QWEN_MIXED: Final = ("r", "k", "v", "w", "g")
+
+
+def _decaying(prefix: str, heads: Mapping[str, str]) -> dict[str, Place]:
+    """Return the places of RWKV 6's time mix named `prefix`, whose linears are called `heads`."""
+    return {
+        **{f"{prefix}.{theirs}": f"blk.{{}}.time_mix_{ours}" for theirs, ours in heads.items()},
+        **{
+            f"{prefix}.time_{theirs}": f"blk.{{}}.time_mix_{ours}.weight"
+            for theirs, ours in {
+                "maa_x": "lerp_x", "maa_w1": "w1", "maa_w2": "w2", "decay": "decay", "decay_w1": "decay_w1",
+                "decay_w2": "decay_w2", "faaaa": "first",
+            }.items()
+        },
+        **{
+            f"{prefix}.time_maa_{name}": Member("blk.{}.time_mix_lerp_fused.weight", i)
+            for i, name in enumerate(_MIXED)
+        },
+    }  # fmt: skip
+
+
+def _wide(narrow: int, config: Config) -> int:
+    """Return a rank, which is twice `narrow` in the widest RWKV 6."""
+    return 2 * narrow if config.count("hidden_size") == 4096 else narrow
+
+
+def _wide_enough(narrow: int, name: str, config: Config) -> int:
+    """Return a rank of QRWKV, which config.json may state as `name`."""
+    if config.get(name) is not None:
+        return config.count(name)
+    return 2 * narrow if config.count("hidden_size") >= 4096 else narrow
+
+
+_DECAYING_CHANGES: Final[dict[str, Change]] = {
+    "time_mix_lerp_fused.weight": RWKV7.changes["time_mix_lerp_fused.weight"],
+    **{f"time_mix_{name}.weight": _transposed for name in ("w1", "decay_w1", "decay_w2")},
+    "time_mix_w2.weight": lambda values, config: values.swapaxes(1, 2),
+    **{f"{name}.weight": _flat for name in ("time_mix_lerp_x", "time_mix_decay")},
+    **{f"channel_mix_lerp_{name}.weight": _flat for name in "kr"},
+}
+_FINCH_LINEARS: Final = {
+    "receptance": "receptance", "key": "key", "value": "value", "gate": "gate", "output": "output",
+    "ln_x": "ln",
+}  # fmt: skip
+RWKV6: Final = Family(
+    hf=("Rwkv6ForCausalLM",), architecture="rwkv6",
+    keys={
+        **NOTHING, "wkv.head_size": "head_size", "attention.layer_norm_epsilon": "layer_norm_epsilon",
+        "attention.layer_norm_rms_epsilon": lambda config: None,
+        "feed_forward_length": lambda config: (
+            config.get("intermediate_size") or int(config.count("hidden_size") * 3.5) // 32 * 32
+        ),
+        "time_mix_extra_dim": partial(_wide, 32), "time_decay_extra_dim": partial(_wide, 64),
+        # Halving hidden states, for sums in float16, changes no result: the weights are not scaled either.
+        "rescale_every_n_layers": lambda config: 0,
+    },
+    names={
+        "rwkv.embeddings": "token_embd", "rwkv.blocks.{}.pre_ln": "token_embd_norm",
+        "rwkv.ln_out": "output_norm", "head": "output",
+        "rwkv.blocks.{}.ln1": "blk.{}.attn_norm", "rwkv.blocks.{}.ln2": "blk.{}.attn_norm_2",
+        **_decaying("rwkv.blocks.{}.attention", _FINCH_LINEARS),
+        **{
+            f"rwkv.blocks.{{}}.feed_forward.{name}": f"blk.{{}}.channel_mix_{name}"
+            for name in ("key", "value", "receptance")
+        },
+        **{
+            f"rwkv.blocks.{{}}.feed_forward.time_maa_{name}": f"blk.{{}}.channel_mix_lerp_{name}.weight"
+            for name in "kr"
+        },
+    },
+    changes=_DECAYING_CHANGES,
+    assumed={
+        "attention_hidden_size": lambda config: config.count("hidden_size"), "head_size_divisor": 8,
+        "model_version": "6_0",
+    },
+    defaults={"head_size": 64, "layer_norm_epsilon": 1e-5},
+    harmless=(*NO_ATTENTION, "rescale_every", "num_heads"),
+)  # fmt: skip
+
+
+def _in_order_of_gguf(values: Values, config: Config) -> Values:
+    """Reorder the low-rank parts [5, ...] of QRWKV's token shift."""
+    return values[[_QWEN_MIXED.index(name) for name in _MIXED]]
+
+
+def _shares(values: Values, config: Config) -> Values:
+    """Return the first matrices of the token shift: [hidden, 5 * rank] to [5 * rank, hidden]."""
+    turned = values.swapaxes(0, 1)
+    parts = turned.reshape(len(_MIXED), -1, turned.shape[1])
+    return _in_order_of_gguf(parts, config).reshape(turned.shape)
+
+
+_QWEN: Final = "model.layers.{}.self_attn"
+QRWKV6: Final = Family(
+    hf=("RWKV6Qwen2ForCausalLM",), architecture="rwkv6qwen2",
+    keys={
+        **NOTHING, "wkv.head_size": lambda config: config.count("hidden_size") // config.heads,
+        "feed_forward_length": "intermediate_size", "attention.head_count_kv": "num_key_value_heads",
+        "attention.layer_norm_rms_epsilon": "rms_norm_eps", "token_shift_count": lambda config: 1,
+        "time_mix_extra_dim": partial(_wide_enough, 32, "lora_rank_tokenshift"),
+        "time_decay_extra_dim": partial(_wide_enough, 64, "lora_rank_decay"),
+    },
+    names=_decaying(
+        _QWEN,
+        {"q_proj": "receptance", "k_proj": "key", "v_proj": "value", "gate": "gate", "o_proj": "output"},
+    ),
+    changes={
+        **_DECAYING_CHANGES, "time_mix_w1.weight": _shares,
+        "time_mix_w2.weight": lambda values, config: _in_order_of_gguf(values.swapaxes(1, 2), config),
+    },
+    assumed={"head_dim": lambda config: config.count("hidden_size") // config.heads},
+    harmless=(
+        "max_position_embeddings", "rope_*", "sliding_window", "use_sliding_window", "max_window_layers",
+        "attention_*",
+    ),
+    pre="qwen2",
+)  # fmt: skip
+
+FAMILIES: Final = (RWKV6, RWKV7, QRWKV6, _arwkv(gated=False), _arwkv(gated=True))

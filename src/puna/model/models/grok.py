@@ -50,11 +50,11 @@ class CappedExperts(MixtureOfExperts):
     options: CappingOptions
     activation = "geglu"
 
-    def forward(self, hidden: Array) -> Array:
+    def choose(self, hidden: Array) -> tuple[Array, Array]:
         scores, cap = self.router(hidden), self.options.router_softcap
         if cap:
             scores = self.ops.softcap(scores, cap)
-        return self.through(hidden, *self.ops.route(scores, self.options.routing, None))
+        return self.ops.route(scores, self.options.routing, None)
 
 
 class DenseAndCappedExperts(Module):
