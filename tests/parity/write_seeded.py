@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 
 from bench.llama_cpp_peer import LlamaCpp, Setting
-from tests.tiny.converted import converted
 from tests.tiny.seeded import EXPECTED, SEEDED, VOCABULARY
 
 LENGTH, CHOSEN = 40, 10
@@ -35,7 +34,7 @@ def write(name: str) -> None:
     tokens = dice.integers(VOCABULARY, size=LENGTH).tolist()
     chosen = sorted(dice.choice(VOCABULARY, CHOSEN, replace=False).tolist())
     with tempfile.TemporaryDirectory() as folder:
-        path = converted(tiny.build()).write(Path(folder) / "model.gguf")
+        path = tiny.contents().write(Path(folder) / "model.gguf")
         found = log_probabilities(path, tokens)[:, chosen]
     rows = [[round(float(value), 5) for value in row] for row in found]
     lines = ",\n".join(f"  {json.dumps(row)}" for row in rows)

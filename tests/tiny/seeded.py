@@ -6,7 +6,7 @@ What they compute is compared with llama.cpp: `tests/parity/write_seeded.py` wri
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from tests.tiny.converted import Contents, converted
 from tests.tiny.llama import vocabulary
 
 EXPECTED: Final = Path(__file__).parents[1] / "model" / "models" / "llama_cpp_expected"
@@ -41,6 +42,13 @@ class Seeded:
     seed: int
     #: What norms are stored relative to, by the ends of their names.
     offsets: Mapping[str, float] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)  # keys that the file changes
+
+    def contents(self) -> Contents:
+        """Return the contents of the model's file."""
+        found = converted(self.build())
+        found.set(self.metadata)
+        return found
 
     def build(self) -> Any:
         dice = np.random.default_rng(self.seed)
@@ -217,6 +225,7 @@ SEEDED: Final[dict[str, Seeded]] = {
     "plamo3-untied": _plamo3(4, 2, 9, tied=False),
     "rwkv6": _rwkv6(3, 16),
     "rwkv6-wide": _rwkv6(2, 32),
+    "rwkv6-halved": replace(_rwkv6(2, 32), metadata={"rescale_every_n_layers": 1}, seed=299),
     "rwkv6qwen2": _qrwkv6(3, 4, 2, biased=True),
     "rwkv6qwen2-equal": _qrwkv6(2, 2, 2, biased=False, lora_rank_tokenshift=12, lora_rank_decay=20),
 }  # fmt: skip

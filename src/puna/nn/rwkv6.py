@@ -157,11 +157,8 @@ class BonusTimeMix(DecayingTimeMix):
     def read(self, query: Array, key: Array, value: Array, log_decay: Array, state: LayerState) -> Array:
         shape = len(query), self.options.time_heads, self.options.memory_dim
         # The memory before a token is the one after its predecessor.
-        past = [
-            self.before(each, state, name)
-            for name, each in (("key", key), ("value", value), ("decay", log_decay))
-        ]
-        mixed = self.attend(query, *past, state)
+        past = (self.before(key, state, "key"), self.before(value, state, "value"))
+        mixed = self.attend(query, *past, self.before(log_decay, state, "decay"), state)
         own = self.own_value((query * key).reshape(shape)) * value.reshape(shape)
         found: Array = self.norm(mixed + own).reshape(len(query), -1)
         return found

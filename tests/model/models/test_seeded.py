@@ -14,7 +14,6 @@ from tests.model.models.parity import (
     log_probabilities_after_reuse,
     our_log_probabilities,
 )
-from tests.tiny.converted import converted
 from tests.tiny.seeded import EXPECTED, SEEDED
 
 pytestmark = pytest.mark.slow
@@ -24,7 +23,7 @@ pytestmark = pytest.mark.slow
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
     """Return our model, tokens, and log-probabilities of chosen tokens after each."""
     path = tmp_path_factory.mktemp("seeded") / "model.gguf"
-    converted(SEEDED[request.param].build()).write(path)
+    SEEDED[request.param].contents().write(path)
     expected = json.loads((EXPECTED / f"{request.param}.json").read_text())
     return (
         load_model(path),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 class Layer(SandwichNormLayer):
     mixer: FusedNormedSelfAttention = part()
-    feed_forward: FusedFeedForward = part()  # type: ignore[assignment]
+    feed_forward: FusedFeedForward = part()
 
 
 class Plamo3(Decoder):

@@ -30,7 +30,7 @@ _PERIOD: Final = 4
 
 class Layer(PreNormLayer):
     mixer: SelfAttention = part()
-    feed_forward: ReluExperts = part()  # type: ignore[assignment]
+    feed_forward: ReluExperts = part()
 
     def forward(
         self, hidden: Array, batch: BatchArrays, cache: Cache, rope: Rope | None, rows: Array | None
