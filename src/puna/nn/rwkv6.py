@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from puna.kvcache.cache import LayerState
 from puna.nn.convolution import Predecessor, TokenShift
 from puna.nn.feed_forward import exp_below
-from puna.nn.latent_attention import HeadLinear
-from puna.nn.layers import Linear, Values
+from puna.nn.layers import Linear, SeparateLinears, StackedLinear, Values
 from puna.nn.module import Module, WeightSource, part, weight
 from puna.nn.rwkv import HeadNorm, HeadProducts
 from puna.ops import Array, Backend, Weight
@@ -67,19 +66,20 @@ class DynamicTokenShift(Module):
     options: DecayingOptions
     share: Array = weight("time_mix_lerp_x", "hidden_size")  # in the mixture that chooses the others' shares
     shares: Shares = weight("time_mix_lerp_fused", MIXTURES, "hidden_size")
-    to_shares: Linear = weight("time_mix_w1", "mixtures_rank", "hidden_size")
-    from_shares: HeadLinear = weight("time_mix_w2", MIXTURES, "hidden_size", "mix_rank")
+    to_shares: StackedLinear = weight("time_mix_w1", *("mix_rank",) * MIXTURES, "hidden_size")
+    from_shares: SeparateLinears = weight("time_mix_w2", MIXTURES, "hidden_size", "mix_rank")
 
     def loaded(self) -> None:
         self.before = Predecessor(self.ops, self.options.hidden_size)
+        self.usual = [self.shares.values[mixture] for mixture in range(MIXTURES)]
 
     def forward(self, hidden: Array, state: LayerState) -> list[Array]:
         """Return each mixture of [rows, hidden] in its shape."""
         change = self.before(hidden, state, "shift") + hidden * -1.0
-        inner = self.ops.softcap(self.to_shares(hidden + change * self.share), 1.0)
-        moved = self.from_shares(inner.reshape(len(hidden), MIXTURES, self.options.mix_rank))
+        inner = self.to_shares(hidden + change * self.share)
         return [
-            hidden + change * (moved[:, mixture] + self.shares.values[mixture]) for mixture in range(MIXTURES)
+            hidden + change * (linear(self.ops.softcap(each, 1.0)) + usual)
+            for each, linear, usual in zip(inner, self.from_shares.linears, self.usual, strict=True)
         ]
 
 

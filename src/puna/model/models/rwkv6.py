@@ -19,7 +19,7 @@ from puna.model.options import LayerOptions, TextDefaults, TextOptions
 from puna.nn.feed_forward import FeedForward
 from puna.nn.layers import LayerNorm, RMSNorm
 from puna.nn.module import Module, blocks, part, weight
-from puna.nn.rwkv6 import MIXTURES, BonusTimeMix, GatedChannelMix, GroupedTimeMix
+from puna.nn.rwkv6 import BonusTimeMix, GatedChannelMix, GroupedTimeMix
 from puna.ops import Array, Rope
 
 if TYPE_CHECKING:
@@ -41,10 +41,6 @@ class DecayingLayerOptions(LayerOptions):
     @property
     def memory_kv_size(self) -> int:
         return self.memory_kv_heads * self.memory_dim
-
-    @property
-    def mixtures_rank(self) -> int:
-        return MIXTURES * self.mix_rank
 
     @property
     def mixing_values(self) -> int:
