@@ -18,8 +18,9 @@ from puna.ops import Array, Backend, Weight
 
 #: Inputs that the token shift makes: of decays, keys, values, queries and gates.
 MIXTURES: Final = 5
-#: Squarings in `_exp`, which is exact up to `1 << _SQUARINGS`.
+#: The logarithm of the largest rate that is computed exactly: beyond, a memory decays to nothing at once.
 _SQUARINGS: Final = 4
+_MOST: Final = 1 << _SQUARINGS
 
 
 class DecayingOptions(Protocol):
@@ -37,13 +38,12 @@ class DecayingOptions(Protocol):
     def mix_rank(self) -> int: ...
 
 
-def _exp(ops: Backend, x: Array) -> Array:
-    """Return e^x of x [rows, n] up to 16, and a large number beyond."""
-    most = 1 << _SQUARINGS
-    power = exp_below(ops, x * (1 / most) + -1.0)
+def _exp_above(ops: Backend, x: Array) -> Array:
+    """Return e^(x + `_MOST`) of x [rows, n] up to 0, and a large number beyond."""
+    power = exp_below(ops, x * (1 / _MOST))
     for _ in range(_SQUARINGS):
         power = power * power
-    found: Array = power * math.exp(most)
+    found: Array = power * math.exp(_MOST)
     return found
 
 
@@ -71,15 +71,16 @@ class DynamicTokenShift(Module):
 
     def loaded(self) -> None:
         self.before = Predecessor(self.ops, self.options.hidden_size)
-        self.usual = [self.shares.values[mixture] for mixture in range(MIXTURES)]
+        for mixture, linear in enumerate(self.from_shares.linears):
+            linear.bias = self.shares.values[mixture]
 
     def forward(self, hidden: Array, state: LayerState) -> list[Array]:
         """Return each mixture of [rows, hidden] in its shape."""
         change = self.before(hidden, state, "shift") + hidden * -1.0
         inner = self.to_shares(hidden + change * self.share)
         return [
-            hidden + change * (linear(self.ops.softcap(each, 1.0)) + usual)
-            for each, linear, usual in zip(inner, self.from_shares.linears, self.usual, strict=True)
+            hidden + change * linear(self.ops.softcap(each, 1.0))
+            for each, linear in zip(inner, self.from_shares.linears, strict=True)
         ]
 
 
@@ -101,13 +102,13 @@ class DecayingTimeMix(Module):
     output: Linear = weight("time_mix_output", "hidden_size", "hidden_size")
 
     def loaded(self) -> None:
-        self.from_rates.bias = self.rate
+        self.from_rates.bias = self.ops.array(self.ops.numpy(self.rate) - np.float32(_MOST))
 
     def forward(self, hidden: Array, state: LayerState, rows: Array | None = None) -> Array:
         """Map [rows, hidden] to the same shape, or only to its rows `rows` (int64)."""
         for_decay, for_key, for_value, for_query, for_gate = self.shift.forward(hidden, state)
         rates = self.from_rates(self.ops.softcap(self.to_rates(for_decay), 1.0))
-        log_decay = _exp(self.ops, rates) * -1.0
+        log_decay = _exp_above(self.ops, rates) * -1.0
         mixed = self.read(self.query(for_query), self.key(for_key), self.value(for_value), log_decay, state)
         mixed = self.gated(mixed, self.gate(for_gate))
         return self.output(mixed if rows is None else mixed[rows])
@@ -159,8 +160,9 @@ class BonusTimeMix(DecayingTimeMix):
         # The memory before a token is the one after its predecessor.
         past = (self.before(key, state, "key"), self.before(value, state, "value"))
         mixed = self.attend(query, *past, self.before(log_decay, state, "decay"), state)
-        own = self.own_value((query * key).reshape(shape)) * value.reshape(shape)
-        found: Array = self.norm(mixed + own).reshape(len(query), -1)
+        own = self.own_value((query * key).reshape(shape)).reshape(-1, 1)
+        (own,) = self.ops.mix([value.reshape(-1, self.options.memory_dim)], own)
+        found: Array = self.norm(mixed + own.reshape(shape)).reshape(len(query), -1)
         return found
 
     def gated(self, mixed: Array, gate: Array) -> Array:
