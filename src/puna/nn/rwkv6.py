@@ -18,8 +18,8 @@ from puna.ops import Array, Backend, Weight
 
 #: Inputs that the token shift makes: of decays, keys, values, queries and gates.
 MIXTURES: Final = 5
-#: The logarithm of the largest rate that is computed exactly: beyond, a memory decays to nothing at once.
 _SQUARINGS: Final = 4
+#: The logarithm of the largest rate that is computed exactly: beyond, a memory decays to nothing at once.
 _MOST: Final = 1 << _SQUARINGS
 
 
