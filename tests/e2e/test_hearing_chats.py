@@ -11,6 +11,7 @@ import ollama
 import openai
 import pytest
 
+import puna
 from tests import commands
 from tests.audio.hearing import file_of, sound
 from tests.audio.sounds import file_of as encoded
@@ -86,6 +87,36 @@ def test_a_recording_gives_the_same_answer_however_it_is_sent(
     reply = commands.run("run", "ears", f"{ASK} '{path}'", *chosen, env=environ)
     assert reply.stdout.strip() == (expected or "").strip()
     assert f"Added recording '{path}'" in reply.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["granite-speech", "qwen3-asr"])
+def test_other_models_hear_through_the_server_as_in_the_library(
+    server: Server, client: openai.OpenAI, tmp_path: Path, name: str
+) -> None:
+    config = HEARING_MODELS[name]()
+    layout = config.write(tmp_path, original(config))
+    assert layout.projector is not None
+    files = {path.name: server.client.create_blob(path) for path in (layout.model, layout.projector)}
+    server.client.create(model=name, files=files)
+    try:
+        data = file_of(sound(1))
+        part = {"type": "input_audio", "input_audio": {"data": text_of(data), "format": "wav"}}
+        answer = client.chat.completions.create(
+            model=name,
+            messages=[{"role": "user", "content": [part, {"type": "text", "text": ASK}]}],  # type: ignore[list-item,misc]
+            temperature=0, max_tokens=12,
+        )  # fmt: skip
+        with puna.load(layout.model, projector=layout.projector) as model:
+            message = {"role": "user", "content": ASK, "audio": [data]}
+            expected = model.chat([message], temperature=0, num_predict=12)
+        assert answer.choices[0].message.content == expected.text
+        assert expected.text
+        with pytest.raises(openai.BadRequestError, match="transcri"):
+            client.audio.transcriptions.create(model=name, file=("sound.wav", data))
+    finally:
+        server.unload()
+        server.client.delete(name)
 
 
 def test_responses_take_recordings(server: Server, client: openai.OpenAI) -> None:
