@@ -5,7 +5,7 @@ chat in llama.cpp's libmtmd. All have real shapes and random weights. Measured a
 sound, and of Whisper also everything from the samples to the last of a fixed number of tokens. An engine's
 settings are all tried, and the fastest is measured, taking turns with Puna. whisper.cpp is what its package
 contains, which uses no instructions beyond AVX2. A run writes docs/hearing.json and the table of
-docs/hearing.md, and takes some five minutes after the models are made.
+docs/hearing.md, and takes minutes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from puna.gguf import GGMLType
 
 SECONDS, TOKENS = 30, 100
 KINDS = (GGMLType.F16, GGMLType.Q8_0)
-REPETITIONS = {"whisper-tiny": 9, "whisper-base": 7}
+REPETITIONS = {"whisper-tiny": 5}
 OTHERWISE = 3
 #: CTranslate2's types of weights beside each of ours.
 COMPUTE_TYPES = {GGMLType.F16: ("float32",), GGMLType.Q8_0: ("int8", "int8_float32")}

@@ -65,8 +65,8 @@ HEARING: dict[str, Callable[[], Any]] = {
         TinyLlama(rope_base=1e6, context=2048), hidden=896, feed_forward=3584, layers=18, heads=14,
         channels=480, bands=128,
     ),
-    "voxtral-mini, 8 of 32 layers": lambda: TinyVoxtral(
-        TinyLlama(context=2048), hidden=1280, layers=8, heads=20, bands=128, positions=1500
+    "voxtral-mini, 4 of 32 layers": lambda: TinyVoxtral(
+        TinyLlama(context=2048), hidden=1280, layers=4, heads=20, bands=128, positions=1500
     ),
 }  # fmt: skip
 
