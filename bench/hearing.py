@@ -105,8 +105,10 @@ def compare(name: str, kind: GGMLType, threads: int, repetitions: int) -> Result
             encoder[each].append(engines[each].encode(samples))
             if whole:
                 all_of_it[each].append(engines[each].transcribe(samples, TOKENS))
-    if isinstance(ours, PunaTower) and (theirs := engines["llama.cpp"].tokens) < ours.rows:
-        raise RuntimeError(f"llama.cpp made {theirs} rows, Puna {ours.rows}")
+    if isinstance(ours, PunaTower):
+        rows = ours.rows, engines["llama.cpp"].tokens
+        if abs(rows[0] - rows[1]) > 0.04 * rows[0]:  # llama.cpp hears some of the silence after the end
+            raise RuntimeError(f"Puna and llama.cpp made {rows[0]} and {rows[1]} rows")
     for engine in engines.values():
         engine.close()
     peers = [Peer(each, settings[each], encoder[each], all_of_it[each]) for each in settings]
@@ -129,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--quick", action="store_true", help="one repetition; writes nothing")
     parser.add_argument(
-        "--rows", default="", help="only rows whose model or type contains this; writes nothing"
+        "--rows", default="", help="only rows whose model and type contain this; writes nothing"
     )
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     given = parser.parse_args(arguments)
