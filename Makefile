@@ -28,7 +28,7 @@ SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc -type f)
 
 .PHONY: run venv page page-if-possible test test-fast test-thorough test-page test-clients test-deploy test-schemathesis test-sanitize test-gpu test-gpu-emulated test-portable test-wheel test-wheel-twice check-macos check-cross test-cluster wheel lock soak fuzz fuzz-native lint bench test-peers bench-peers bench-serving
 .PHONY: bench-accuracy bench-agents bench-architectures bench-cluster bench-embedding bench-gpu bench-hearing bench-kernels bench-prompt-cache bench-sampling bench-speculation bench-structured bench-vision
-.PHONY: cluster-simulation docs-clients docs-gpu docs-memory docs-models site demo-vision-evaluation clean distclean help
+.PHONY: cluster-simulation docs-clients docs-gpu docs-memory docs-models site demo-vision-evaluation demo-hearing-evaluation clean distclean help
 
 run: .venv/installed page-if-possible ## tell a story with the bundled model; its server stays for the browser
 	$(BIN)/puna run demo "Tell me a story about a fox." < /dev/null
@@ -212,6 +212,9 @@ site: .venv/developed .venv-site/installed ## build the documentation as a site 
 
 demo-vision-evaluation: .venv/developed ## ask the bundled model that sees about pictures it has not learned from
 	$(BIN)/python -m demo.vision.evaluate
+
+demo-hearing-evaluation: .venv/developed ## ask the bundled model that hears about clips it has not learned from (needs espeak-ng)
+	$(BIN)/python -m demo.hearing.evaluate
 
 clean: ## remove what was built, and caches
 	rm -rf build dist web/dist src/puna/server/page/dist .venv/installed .venv/developed .venv-peers/installed

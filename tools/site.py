@@ -33,6 +33,7 @@ ELSEWHERE: Final = {
     "contributing.md": ROOT / "CONTRIBUTING.md",
     "demo.md": ROOT / "demo" / "README.md",
     "demo-vision.md": ROOT / "demo" / "vision" / "README.md",
+    "demo-hearing.md": ROOT / "demo" / "hearing" / "README.md",
 }
 PICTURES: Final = (".png", ".svg", ".gif", ".webp")
 FENCED: Final = re.compile(r"(^ *```.*?^ *```$)", re.M | re.S)

@@ -31,9 +31,7 @@ MEANINGS = {
     "said": "what was said",
     "digits": "which digits; that there are none",
     "count": "how many digits",
-    "order": "the first or the last digit",
     "command": "which command; that there is none",
-    "exists": "whether a word was said",
     "anything": "whether anyone speaks",
     "cannot tell": "what such clips do not tell",
     "no recording": "anything, without a recording",
@@ -158,7 +156,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, default=bundled_path("demo-audio"))
     parser.add_argument("--tower", type=Path, default=projector_path("demo-audio"))
-    parser.add_argument("--clips", type=int, default=500)
+    parser.add_argument("--clips", type=int, default=150)
     parser.add_argument("--results", type=Path, help="folder for the results (default: beside this program)")
     arguments = parser.parse_args()
     began = time.monotonic()

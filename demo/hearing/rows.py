@@ -22,7 +22,7 @@ from puna.audio.mel import HOP, mel_filters
 
 #: What the tower learns to write down; the first is the blank of the loss, the second any other word.
 WORDS = ("", "?", *DIGITS, *sorted({word for command in COMMANDS for word in command.split()}))
-_QUESTIONS = 4  # per clip
+_QUESTIONS = 3  # per clip
 #: Shares of rows that end with a question without a recording; whose question is before the recording; that
 #: are no conversations.
 _BLIND, _AFTER, _APART = 0.12, 0.12, 0.75

@@ -30,7 +30,7 @@ from demo.vision.muon import Muon
 OUT = Path(__file__).parents[1] / "out" / "hearing"
 SEED = 1
 CLIPS = 32  # per step
-SPOKEN = 8000  # clips of the bank
+SPOKEN = 7000  # clips of the bank
 _SORTED = 4  # steps whose clips are sorted by length
 WARMUP = 30
 AVERAGE = 0.99  # share of the averaged weights that a step keeps
@@ -41,9 +41,9 @@ _REPORT, _SAVE = 25, 50  # steps between
 class Plan:
     """The length of the training and its learning rates."""
 
-    writing: int = 400  # steps of the tower alone
-    steps: int = 1100  # total steps
-    falling: int = 450  # last steps, in which the rate falls to zero
+    writing: int = 350  # steps of the tower alone
+    steps: int = 620  # total steps
+    falling: int = 200  # last steps, in which the rate falls to zero
     rate: float = 0.004
 
 

@@ -40,7 +40,7 @@ def texts(clips: int, seed: int) -> Iterator[str]:
         yield asked.answer
 
 
-def question_vocabulary(clips: int = 4000, seed: int = 1) -> Tokenizer:
+def question_vocabulary(clips: int = 1500, seed: int = 1) -> Tokenizer:
     """Return a tokenizer of at most `SIZE` tokens, control tokens first."""
     return train_vocabulary(texts(clips, seed), SIZE, CONTROL)
 

@@ -37,6 +37,7 @@ REPORTS = {
     "docs/gpu.json": "gpu_report",
     "demo/evaluation.json": "demo.evaluate",
     "demo/vision/evaluation.json": "demo.vision.evaluate",
+    "demo/hearing/evaluation.json": "demo.hearing.evaluate",
 }
 SHOWN = re.compile(r"<!-- table: (?P<command>.+?) -->\n.*?<!-- end of table -->\n", re.S)
 TABLE = re.compile(r"(?:^\|.*\n)+", re.M)

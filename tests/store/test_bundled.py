@@ -73,3 +73,18 @@ def test_installation_without_a_usable_demo_lists_no_demo(
     assert store.list() == []
     with pytest.raises(ModelNotFoundError, match="model 'demo' not found"):
         store.get("demo")
+
+
+def test_bundled_tower_is_a_layer_of_its_own(
+    tmp_path: Path, make_gguf: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, tower = make_gguf("qwen2"), make_gguf("clip")
+    audio = replace(bundled.DEMO_AUDIO, file=model, projector=tower)
+    monkeypatch.setattr(bundled, "BUNDLED", (audio,))
+    store = Store(tmp_path / "models")
+    assert store.get("demo-audio").projector_paths == [tower]
+    assert store.get("demo-audio").size > model.stat().st_size + tower.stat().st_size
+    child = store.create("child", ModelSpec(from_model="demo-audio", system="s"))
+    assert child.projector_paths[0].read_bytes() == tower.read_bytes()
+    tower.unlink()
+    assert [found.name for found in store.list()] == ["child:latest"]

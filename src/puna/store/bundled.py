@@ -30,12 +30,13 @@ class Bundled:
     name: ModelName
     file: Path
     params: Path
+    projector: Path | None = None  # the file of its tower, if it is not in the model's own
 
     def described(self) -> StoredModel | None:
         """Return the model, or None if this installation lacks it or it is damaged."""
         try:
-            status = self.file.stat()
-            return _described(self, status.st_mtime_ns, status.st_size)
+            statuses = [each.stat() for each in (self.file, self.projector) if each is not None]
+            return _described(self, tuple((status.st_mtime_ns, status.st_size) for status in statuses))
         except FileNotFoundError:
             return None
         except (OSError, GGUFError) as error:
@@ -47,7 +48,11 @@ DEMO: Final = Bundled(ModelName.parse("demo"), DEMO_FILE, _FOLDER / "params.json
 DEMO_VISION: Final = Bundled(
     ModelName.parse("demo-vision"), _FOLDER / "demo-vision.gguf", _FOLDER / "demo-vision-params.json"
 )
-BUNDLED: Final = (DEMO, DEMO_VISION)
+DEMO_AUDIO: Final = Bundled(
+    ModelName.parse("demo-audio"), _FOLDER / "demo-audio.gguf", _FOLDER / "demo-audio-params.json",
+    _FOLDER / "demo-audio-mmproj.gguf",
+)  # fmt: skip
+BUNDLED: Final = (DEMO, DEMO_VISION, DEMO_AUDIO)
 
 
 def bundled_models() -> list[StoredModel]:
@@ -62,10 +67,16 @@ def bundled_model(name: ModelName) -> StoredModel | None:
 
 
 @lru_cache(maxsize=8)
-def _described(bundled: Bundled, mtime_ns: int, size: int) -> StoredModel:
-    path = bundled.file
+def _described(bundled: Bundled, statuses: tuple[tuple[int, int], ...]) -> StoredModel:
+    """Return the model, whose files have these times in nanoseconds and sizes in bytes."""
+    path, options = bundled.file, bundled.params
     facts = facts_of(path)
-    layer = ManifestLayer(media_type=media.MODEL, digest=file_digest(path), size=size)
+    files = {media.MODEL: path, media.PROJECTOR: bundled.projector, media.PARAMS: options}
+    layers = {
+        ManifestLayer(media_type=kind, digest=file_digest(file), size=file.stat().st_size): file
+        for kind, file in files.items()
+        if file is not None
+    }
     config = ModelConfig(
         model_format="gguf",
         model_family=facts.architecture,
@@ -73,17 +84,15 @@ def _described(bundled: Bundled, mtime_ns: int, size: int) -> StoredModel:
         model_type=facts.parameter_size,
         file_type=facts.quantization,
     )
-    encoded = config.encode([layer.digest])
+    encoded = config.encode([layer.digest for layer in layers if layer.media_type != media.PARAMS])
     config_layer = ManifestLayer(media_type=media.CONFIG, digest=digest_of(encoded), size=len(encoded))
-    options = bundled.params
-    params = ManifestLayer(media_type=media.PARAMS, digest=file_digest(options), size=options.stat().st_size)
-    manifest = Manifest(config=config_layer, layers=(layer, params))
+    manifest = Manifest(config=config_layer, layers=tuple(layers))
     return StoredModel(
         model_name=bundled.name,
         manifest=manifest,
         config=config,
         digest=digest_of(manifest.encode()).removeprefix("sha256:"),
-        modified_ns=mtime_ns,
-        files={layer.digest: path, params.digest: options},
+        modified_ns=max(mtime_ns for mtime_ns, _ in statuses),
+        files={layer.digest: file for layer, file in layers.items()},
         bundled=True,
     )
