@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer
@@ -146,6 +147,8 @@ def test_questions_are_learned_as_the_engine_reads_them(
 def test_spectrograms_of_the_training_are_those_of_the_engine() -> None:
     rng = random.Random(2)
     clips = [Clip(NOTHING, silent(rng)) for _ in range(4)] + [Clip(NOTHING, sound(7, 2.2))]
+    # Silence far below the loudest moment is raised.
+    clips.append(Clip(NOTHING, Recording.of(np.pad(sound(8, 1.0).values(0, 16_000), (0, 8000)))))
     found = spectrograms(clips, 80)
     for clip, each in zip(clips, found, strict=True):
         expected = Features(clip.recording, 80, 500).window(0)
