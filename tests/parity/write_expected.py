@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bench.llama_cpp_peer import FLOATS, LlamaCpp, Setting
+from bench.llama_cpp_peer import LlamaCpp, Setting
 from puna.convert import convert
 from puna.gguf import FileType
 from tests.convert.checkpoints import saved
