@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class StreamOptions(Protocol):
+class HyperConnectionOptions(Protocol):
     """Options of models and layers with several streams."""
 
     @property
@@ -75,7 +75,7 @@ def _mixture(ops: Backend, values: NDArray[Any], offsets: NDArray[Any]) -> Linea
 class StreamReader(Module):
     """Weighted sum of the streams, with weights for each row made from its streams."""
 
-    options: StreamOptions
+    options: HyperConnectionOptions
     gates: StreamGates
 
     def loaded(self) -> None:
