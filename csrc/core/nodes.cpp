@@ -20,6 +20,7 @@ namespace {
 
 std::vector<Node> spread;   // written before the pool has threads
 
+#if defined(__linux__)
 std::string text_of(const std::string& path) {
     std::ifstream file(path);
     std::string line;
@@ -42,7 +43,6 @@ std::vector<int> numbers_in(const std::string& list) {
     return numbers;
 }
 
-#if defined(__linux__)
 // Returns whether the system took the order.
 bool interleave_pages(void* begin, size_t bytes) {
     constexpr int interleaved = 3, move_pages = 2;   // MPOL_INTERLEAVE, MPOL_MF_MOVE
@@ -69,6 +69,8 @@ std::vector<Node> memory_nodes(const std::string& root) {
         }
         if (!node.processors.empty()) nodes.push_back(node);
     }
+#else
+    (void)root;
 #endif
     return nodes;
 }
