@@ -55,7 +55,8 @@ class StreamGates(Linear):
         scales = _values(source, f"{name}_scale.weight", (gates,))
         biases = _values(source, f"{name}_base.weight", (gates * streams,))
         scaled = values * scales.repeat(streams)[:, None]
-        return cls.of_values(source, f"{name}_fn", scaled, source.ops.array(np.ascontiguousarray(biases)))
+        # Adapters of the tensor do not fit what is derived from it, which therefore has another name.
+        return cls.of_values(source, name, scaled, source.ops.array(np.ascontiguousarray(biases)))
 
 
 def _values(source: WeightSource, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:

@@ -24,6 +24,7 @@ SAMPLE = ("gemma3n", "gemma4, layer inputs, shared keys", "deepseek2 V3", "qwen3
 FIXED = re.compile(
     r"((per_layer_)?token|position)_embd|blk\.\d+\.(ssm_(conv1d.*|norm)|attn_(k|v|kv)_b|attn_[qk]_norm|time_mix_(lerp_fused|v[12])"
     r"|altup_correct_coef)|altup_(unembd_)?proj"
+    r"|blk\.\d+\.hc_(attn|ffn)_fn|output_hc_fn"
 )
 #: Layers that attend to another layer's keys have none of their own and ignore those in the file.
 SHARING = {"gemma3n", "gemma3n, second of three streams", "gemma4, layer inputs, shared keys"}
