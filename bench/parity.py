@@ -1,6 +1,7 @@
 """Compare every architecture with its reference, and write docs/models.json and docs/models.md.
 
     make docs-models
+    python bench/parity.py -k step35        # only these tests, with options of pytest; others' results stay
 
 The measurements are those of `tests/model/models` and `tests/vision`: tiny random models in float32, on all
 backends, with prompts read whole, in parts, token by token, beside others and after a reused prefix. Only the
@@ -26,6 +27,8 @@ def main() -> int:
     if status:
         return int(status)
     differences = importlib.import_module("tests.model.models.parity").differences
+    if sys.argv[1:]:
+        differences = REPORT.read().run.differences | differences
     REPORT.write(Run(f"transformers {version('transformers')}", dict(sorted(differences.items()))))
     return 0
 
