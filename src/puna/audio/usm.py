@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from puna.audio.conformer import Taps, silu
+from puna.audio.conformer import Taps, silu, tap_count
 from puna.audio.magnitudes import Magnitudes
 from puna.audio.options import AudioOptions
 from puna.audio.tower import AudioTower
-from puna.errors import ModelError
 from puna.gguf.metadata import invalid, table_rows
 from puna.nn.layers import Linear, RMSNorm
 from puna.nn.module import Module, blocks, part, weight
@@ -43,7 +42,6 @@ _SLOTS: Final = 16
 _FLOAT_BYTES: Final = 4
 #: Copies per state alive at once: the states, queries with their slots, keys, values, results of two passes.
 _ROWS_ALIVE: Final = 7
-_MAX_TAPS: Final = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,7 +228,7 @@ class UniversalSpeechOptions(AudioOptions):
         )
         if (hidden := options.hidden_size) % 2:
             raise invalid(file, "audio.embedding_length", f"is {hidden}, and distances need an even number")
-        taps = _taps(file)
+        taps = tap_count(file)
         layers = (ConformerOptions(**{**vars(layer), "norm_eps": EPS}, taps=taps) for layer in options.layers)
         return replace(options, norm_eps=EPS, layers=tuple(layers))
 
@@ -266,15 +264,3 @@ class UniversalSpeechTower(AudioTower):
         alive = rows * (_ROWS_ALIVE * o.hidden_size + 3 * _SLOTS * layer.heads)
         working = min(slice_rows, rows) * 3 * layer.feed_forward_size
         return _FLOAT_BYTES * (max(convolved + indices, alive + working) + Magnitudes.length * o.bands)
-
-
-def _taps(file: GGUFFile) -> int:
-    """Return the states that a convolution over time reads. Raises `ModelError`."""
-    tensor = file.tensors.get("a.blk.0.conv_dw.weight")
-    shape = tensor.shape if tensor else ()
-    if len(shape) < 2 or not 0 < shape[-1] <= _MAX_TAPS:
-        raise ModelError(
-            f"{file.path}: tensor 'a.blk.0.conv_dw.weight' has the shape {list(shape)}, and should have 1 to "
-            f"{_MAX_TAPS} values for each channel"
-        )
-    return shape[-1]

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from puna.audio.conformer import Taps, silu
+from puna.audio.conformer import BlockConformerLayer, BlockConformerOptions
 from puna.audio.mel import HOP, HtkFeatures
 from puna.audio.options import AudioOptions
 from puna.audio.recording import Recording
 from puna.audio.tower import AudioTower, AudioWindow
 from puna.errors import UnsupportedModelError, shown
 from puna.gguf.metadata import invalid, required, table_rows
-from puna.nn.layers import LayerNorm, Linear, StackedLinear, linear_many
+from puna.nn.layers import LayerNorm, Linear, linear_many
 from puna.nn.module import Module, blocks, part, weight
 from puna.ops import Array, Weight
 from puna.vision.layers.attention import Groups, PatchKeys, Slices, pieces
@@ -54,16 +54,8 @@ _ROWS_ALIVE: Final = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConformerLayerOptions(VisionLayerOptions):
-    inner_size: int  # values of all heads
-    channels: int  # of the convolution over time
-    kernel: int  # states that it reads
-    context: int  # states of a block, which attend to each other
+class GraniteConformerOptions(BlockConformerOptions):
     distances: int  # vectors of relative positions
-
-    @property
-    def head_dim(self) -> int:
-        return self.inner_size // self.heads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +77,7 @@ class QFormerOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class GraniteSpeechOptions(AudioOptions):
-    layers: tuple[ConformerLayerOptions, ...]
+    layers: tuple[GraniteConformerOptions, ...]
     classes: int  # of sounds, which states are sorted into half-way
     projector: QFormerOptions
 
@@ -109,29 +101,11 @@ class LearnedQueries(Table):
         return only
 
 
-class ConformerLayer(Module):
-    """Attention within blocks and a convolution, between two halves of a feed-forward network."""
+class GraniteConformerLayer(BlockConformerLayer):
+    """Distances have vectors of their own (Shaw et al.), which all heads share."""
 
-    options: ConformerLayerOptions
-    first_norm: LayerNorm = weight("ffn_norm", "hidden_size")
-    first_up: Linear = weight("ffn_up", "feed_forward_size", "hidden_size")
-    first_down: Linear = weight("ffn_down", "hidden_size", "feed_forward_size")
-    attention_norm: LayerNorm = weight("ln1", "hidden_size")
-    query: Linear = weight("attn_q", "inner_size", "hidden_size")
-    key: Linear = weight("attn_k", "inner_size", "hidden_size")
-    value: Linear = weight("attn_v", "inner_size", "hidden_size")
-    output: Linear = weight("attn_out", "hidden_size", "inner_size")
+    options: GraniteConformerOptions
     positions: Table = weight("attn_rel_pos_emb", "distances", "head_dim")
-    convolution_norm: LayerNorm = weight("norm_conv", "hidden_size")
-    gated: StackedLinear = weight("conv_pw1", "channels", "channels", "hidden_size")
-    taps: Taps = weight("conv_dw", "channels", "kernel")
-    scale: Array = weight("conv_norm", "channels")
-    offset: Array = weight("conv_norm.bias", "channels")
-    narrow: Linear = weight("conv_pw2", "hidden_size", "channels")
-    second_norm: LayerNorm = weight("ffn_norm_1", "hidden_size")
-    second_up: Linear = weight("ffn_up_1", "feed_forward_size", "hidden_size")
-    second_down: Linear = weight("ffn_down_1", "hidden_size", "feed_forward_size")
-    last_norm: LayerNorm = weight("ln2", "hidden_size")
 
     def loaded(self) -> None:
         o = self.options
@@ -140,79 +114,16 @@ class ConformerLayer(Module):
         self._near = Weight.from_values("attn_rel_pos_emb", np.ascontiguousarray(near))
         self.ops.pack(self._near)
 
-    def forward(self, hidden: Array, keys: PatchKeys, slice_rows: int) -> Slices[Array]:
-        """Map states [states, hidden] to the same shape; `keys` has room for a block."""
-        found = []
-        for begin, end in pieces(len(hidden), self.options.context):
-            found += yield from self._attended(hidden[begin:end], keys, slice_rows)
-        return (yield from self._convolved(self.ops.concatenate(found), slice_rows))
+    def codes(self) -> NDArray[np.float32]:
+        return np.eye(self.options.context, dtype=np.float32)
 
-    def _attended(self, block: Array, keys: PatchKeys, slice_rows: int) -> Slices[list[Array]]:
-        """Return the slices of a block after the first half and attention.
-
-        The score of a key also has the query's product with the vector of its distance. Those products are
-        further values of the query, and the key's are one-hot codes of its place.
-        """
-        o, ops = self.options, self.ops
-        places, asked, rows = np.eye(o.context, dtype=np.float32), [], []
-        for begin, end in pieces(len(block), slice_rows):
-            part = block[begin:end]
-            rows.append(part + 0.5 * self._fed(part, self.first_norm, self.first_up, self.first_down))
-            query, key, value = (
-                each.reshape(-1, o.head_dim)
-                for each in linear_many(self.attention_norm(rows[-1]), self.query, self.key, self.value)
-            )
-            asked.append(self._of_heads([query, self._distance_products(query, begin)]))
-            place = ops.array(places[begin:end].repeat(o.heads, axis=0))
-            keys.put(begin, self._of_heads([key, place]), value.reshape(-1, o.heads, o.head_dim))
-            yield
-        together = Groups.of(ops, [len(block)])
-        for number, (begin, _) in enumerate(pieces(len(block), slice_rows)):
-            found = keys.attend(asked[number], begin, together, o.head_dim**-0.5)
-            rows[number] = rows[number] + self.output(found)
-            yield
-        return rows
-
-    def _of_heads(self, parts: Sequence[Array]) -> Array:
-        """Return `parts` [rows * heads, n] side by side: [rows, heads, sum of n]."""
-        joined = self.ops.join(parts)
-        of_heads: Array = joined.reshape(-1, self.options.heads, joined.shape[1])
-        return of_heads
-
-    def _distance_products(self, queries: Array, begin: int) -> Array:
-        """Return the products of queries [rows * heads, head_dim] with the distance of each place of a block.
-
-        The first query is that of place `begin`. The result is [rows * heads, context].
-        """
+    def asked(self, queries: Array, begin: int) -> list[Array]:
         o, ops = self.options, self.ops
         products = ops.linear(queries, self._near)
         row = np.arange(len(queries))[:, None]
         column = begin + row // o.heads + o.context - 1 - np.arange(o.context)
         flat = row * products.shape[1] + column
-        chosen: Array = products.reshape(-1, 1)[ops.array(flat.reshape(-1))].reshape(-1, o.context)
-        return chosen
-
-    def _convolved(self, hidden: Array, slice_rows: int) -> Slices[Array]:
-        """Return states after the convolution and the second half."""
-        o, ops, inner = self.options, self.ops, []
-        for begin, end in pieces(len(hidden), slice_rows):
-            values, gate = self.gated(self.convolution_norm(hidden[begin:end]))
-            inner.append(ops.sigmoid_gate(values, gate))
-            yield
-        before, after = o.kernel // 2, (o.kernel - 1) // 2
-        silence = [ops.array(np.zeros((count, o.channels), np.float32)) for count in (before, after) if count]
-        padded = ops.concatenate([*silence[:1], *inner, *silence[1:]])
-        found = []
-        for begin, end in pieces(len(hidden), slice_rows):
-            normed = self.taps(padded, begin, end) * self.scale + self.offset
-            rows = hidden[begin:end] + self.narrow(silu(ops, normed))
-            rows = rows + 0.5 * self._fed(rows, self.second_norm, self.second_up, self.second_down)
-            found.append(self.last_norm(rows))
-            yield
-        return ops.concatenate(found)
-
-    def _fed(self, rows: Array, norm: LayerNorm, up: Linear, down: Linear) -> Array:
-        return down(silu(self.ops, up(norm(rows))))
+        return [queries, products.reshape(-1, 1)[ops.array(flat.reshape(-1))].reshape(-1, o.context)]
 
 
 class QFormerLayer(Module):
@@ -292,7 +203,7 @@ class QFormer(Module):
 class GraniteSpeechAudio(AudioTower):
     options: GraniteSpeechOptions
     input: Linear = weight("a.input_projection", "hidden_size", "bands")
-    layers: Sequence[ConformerLayer] = blocks("a.blk")
+    layers: Sequence[GraniteConformerLayer] = blocks("a.blk")
     classes: Linear = weight("a.enc_ctc_out", "classes", "hidden_size")
     classified: Linear = weight("a.enc_ctc_out_mid", "hidden_size", "classes")
     projector: QFormer = part("a", options="projector")
@@ -364,7 +275,7 @@ class GraniteSpeechAudio(AudioTower):
         return _FLOAT_BYTES * (alive + rows * (row + scores) + 2 * block)
 
 
-def _conformer_layer(file: GGUFFile, layer: VisionLayerOptions) -> ConformerLayerOptions:
+def _conformer_layer(file: GGUFFile, layer: VisionLayerOptions) -> GraniteConformerOptions:
     """Return the options of a layer. Raises `ModelError`."""
     inner = table_rows(file, "a.blk.0.attn_q.weight")
     if inner % layer.heads:
@@ -374,7 +285,7 @@ def _conformer_layer(file: GGUFFile, layer: VisionLayerOptions) -> ConformerLaye
     reach, context = (_bounded(file, f"audio.{key}", _MAX_CONTEXT) for key in ("max_pos_emb", "chunk_size"))
     if context > reach:
         raise invalid(file, "audio.chunk_size", f"is {context}, but positions reach only {reach}")
-    return ConformerLayerOptions(
+    return GraniteConformerOptions(
         **vars(layer),
         inner_size=inner,
         channels=table_rows(file, "a.blk.0.conv_dw.weight"),

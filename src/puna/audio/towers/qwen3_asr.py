@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 
@@ -20,10 +20,10 @@ from puna.audio.whisper import ROWS_ALIVE
 from puna.errors import ModelError
 from puna.gguf.metadata import table_rows
 from puna.nn.layers import LayerNorm, Linear
-from puna.nn.module import WeightSource, blocks, weight
+from puna.nn.module import blocks, weight
 from puna.ops import Array
 from puna.vision.layers.attention import Groups, PatchKeys, Slices
-from puna.vision.layers.convolution import Convolution, neighbours, results, rimmed
+from puna.vision.layers.convolution import BandLinear, Convolution, neighbours, results, rimmed
 from puna.vision.layers.layers import ExactLayer, Patches, Table, through
 
 if TYPE_CHECKING:
@@ -50,20 +50,6 @@ class Qwen3AudioOptions(PlacedAudioOptions):
     def reduced_size(self) -> int:
         """Values of a place in time after the convolutions."""
         return self.channels * _reduced(self.bands)
-
-
-class BandLinear(Linear):
-    """Linear over [bands, channels], with weights stored for [channels, bands]."""
-
-    @classmethod
-    def from_source(
-        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
-    ) -> Self | None:
-        values = source.values(f"{name}.weight", shape)
-        if values is None:
-            return None
-        turned = values.reshape(shape[0], options.channels, -1).transpose(0, 2, 1)
-        return cls.of_values(source, name, np.ascontiguousarray(turned).reshape(shape))
 
 
 class Qwen3Audio(AudioTower):

@@ -105,7 +105,11 @@ class DepthwiseConvolution(Values):
 
     def parts(self, ops: Backend, grid: Array, side: int, step: int, slice_rows: int) -> Iterator[Array]:
         """Map a `rimmed` grid [side² + 1, channels] to [results², channels], `slice_rows` rows at a time."""
-        seen = np.ascontiguousarray(evenly(side, round(len(self.values) ** 0.5), step).T)
+        return self.over(ops, grid, evenly(side, round(len(self.values) ** 0.5), step), slice_rows)
+
+    def over(self, ops: Backend, grid: Array, seen: NDArray[np.int64], slice_rows: int) -> Iterator[Array]:
+        """Map a `rimmed` grid to [results, channels], given the places that each result sees."""
+        seen = np.ascontiguousarray(seen.T)
         for begin, end in pieces(seen.shape[1], slice_rows):
             read = (grid[ops.array(places)] for places in seen[:, begin:end])
             total = next(read) * self.values[0]
@@ -122,6 +126,21 @@ class Pointwise(Linear):
         cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
     ) -> Self | None:
         return super().from_source(source, name, (*shape, 1, 1), options)
+
+
+class BandLinear(Linear):
+    """Linear over [bands, channels] of a place in time, with weights stored for [channels, bands]."""
+
+    @classmethod
+    def from_source(
+        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
+    ) -> Self | None:
+        values = source.values(f"{name}.weight", shape)
+        if values is None:
+            return None
+        turned = values.reshape(shape[0], options.channels, -1).transpose(0, 2, 1)
+        bias = source.vector(f"{name}.bias", shape[0])
+        return cls.of_values(source, name, np.ascontiguousarray(turned).reshape(shape), bias)
 
 
 def _as_linear(source: WeightSource, name: str, shape: tuple[int, ...]) -> Linear | None:
