@@ -301,7 +301,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "lfm2": Architecture(
         model="lfm2:Lfm2",
         tower="lfm2:Lfm2Vision",
-        projectors=("lfm2",),
+        projectors=("lfm2", "lfm2a"),
         converters=("convolutional",),
         add_bos=True,
         templates=(DefaultTemplate("lfm2"),),

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from puna.audio import registry
+from puna.audio.towers.lfm2_audio import Lfm2Audio
 from puna.chat.templates.choose import chat_template
 from puna.chat.templates.messages import Message
 from puna.chat.templates.model_facts import facts_at, projector_for
@@ -28,7 +29,7 @@ from tests.tiny.vision.models import VISION_MODELS
 
 #: Models that only hear, and those that also see; for Gemma 3n and 4 see `test_gemma3n_files.py` and
 #: `test_gemma4_files.py`.
-ALONE = ("granite-speech", "qwen2-audio", "qwen3-asr", "ultravox", "voxtral")
+ALONE = ("granite-speech", "lfm2-audio", "qwen2-audio", "qwen3-asr", "ultravox", "voxtral")
 OMNI = ("qwen2.5-omni", "qwen3-omni")
 
 
@@ -66,6 +67,13 @@ OF_GRANITE = {
     "a.proj_norm.weight", "a.proj_linear.bias", "a.blk.1.attn_rel_pos_emb", "a.blk.1.conv_norm.bias",
     "a.blk.1.ffn_down_1.bias", "a.proj_blk.1.cross_attn_norm.weight", "a.proj_blk.0.self_attn_out.bias",
 }  # fmt: skip
+#: The same of LFM2-Audio's, of which the last are embeddings of the sounds that it says.
+OF_LFM2 = {
+    "a.conv1d.0.bias", "a.conv1d.5.weight", "a.pre_encode.out.bias", "a.blk.1.linear_pos.weight",
+    "a.blk.1.pos_bias_u", "a.blk.0.pos_bias_v", "a.blk.1.conv_norm.bias", "a.blk.1.ffn_down_1.bias",
+    "mm.a.mlp.0.bias", "mm.a.mlp.3.weight", "a.position_embd.weight", "a.position_embd_norm.weight",
+    "a.embd_to_logits.weight",
+}  # fmt: skip
 
 
 def test_a_tower_is_laid_out_as_llama_cpp_expects(layout: Layout) -> None:
@@ -74,8 +82,8 @@ def test_a_tower_is_laid_out_as_llama_cpp_expects(layout: Layout) -> None:
     assert tower.architecture == "clip"
     assert tower.keys["has_audio_encoder"] is True
     kind = tower.keys.get("audio.projector_type", tower.keys.get("projector_type"))
-    if kind == "granite_speech":
-        assert tower.tensors.keys() > OF_GRANITE
+    if kind in ("granite_speech", "lfm2a"):
+        assert tower.tensors.keys() > (OF_LFM2 if kind == "lfm2a" else OF_GRANITE)
         assert (
             tower.tensors["a.blk.0.conv_pw1.weight"].ndim == tower.tensors["a.blk.0.conv_dw.weight"].ndim == 2
         )
@@ -118,7 +126,8 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 def test_a_tower_that_cannot_be_read_is_refused(name: str, alone: Layout) -> None:
     keys, tensors, complaint = REFUSED[name]
     assert alone.projector is not None
-    if not tensors.keys() - {"a.odd.weight"} <= contents_of(alone.projector).tensors.keys():
+    there = contents_of(alone.projector).tensors.keys() - set(Lfm2Audio.unread)
+    if not tensors.keys() - {"a.odd.weight"} <= there:
         pytest.skip("it has no position vectors")
     with pytest.raises((ModelError, UnsupportedModelError), match=complaint):
         load_model(alone.model, projector=changed(alone, keys, tensors))
@@ -127,7 +136,7 @@ def test_a_tower_that_cannot_be_read_is_refused(name: str, alone: Layout) -> Non
 def test_a_tower_of_another_text_model_is_refused(alone: Layout, tmp_path: Path) -> None:
     config = VISION_MODELS["llama4"]()
     other = config.write(tmp_path, original(config), apart=True)
-    readers = r"is for (granite|llama|gemma3 or llama or qwen3|qwen2|qwen3 or qwen3vl), not for 'llama4'"
+    readers = r"is for (granite|lfm2|llama|gemma3 or llama or qwen3|qwen2|qwen3 or qwen3vl), not for 'llama4'"
     with pytest.raises(UnsupportedModelError, match=readers):
         load_model(other.model, projector=alone.projector)
 
@@ -160,6 +169,16 @@ CHANGES: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "window of Omni": ("qwen2.5-omni", {"n_window": 50}, "'audio_config.n_window' is 50"),
     "chunk": ("qwen3-omni", {"n_window": 25}, "'audio_config.n_window' is 25"),
+    "distances": (
+        "lfm2-audio",
+        {"self_attention_model": "abs_pos"},
+        "'encoder.self_attention_model' is",
+    ),
+    "reach": ("lfm2-audio", {"att_context_size": [128, 128]}, "'encoder.att_context_size' is [128, 128]"),
+    "input": ("lfm2-audio", {"xscaling": True}, "'encoder.xscaling' is True"),
+    "subsampling": ("lfm2-audio", {"subsampling_factor": 4}, "'encoder.subsampling_factor' is 4"),
+    "norm of frames": ("lfm2-audio", {"normalize": "all_features"}, "'preprocessor.normalize' is 'all"),
+    "frames": ("lfm2-audio", {"window_stride": 0.02}, "'preprocessor.window_stride' is 0.02"),
     "window": ("qwen3-asr", {"n_window_infer": 400}, "'audio_config.n_window_infer' is 400"),
     "projector": (
         "granite-speech",
@@ -183,7 +202,7 @@ def test_settings_that_no_key_carries_are_refused(name: str, tmp_path: Path) -> 
     whole = json.loads((folder / "config.json").read_text())
     whole.get("thinker_config", whole)[re.split(r"['.]", complaint)[1]] |= changes
     (folder / "config.json").write_text(json.dumps(whole))
-    with pytest.raises(ConversionError, match=complaint):
+    with pytest.raises(ConversionError, match=re.escape(complaint)):
         convert_tower(folder, tmp_path / "tower.gguf")
 
 
@@ -209,6 +228,27 @@ def test_a_projector_with_an_odd_row_is_refused(tmp_path: Path) -> None:
     odd = changed(layout, {}, {"mm.a.mlp.1.weight": np.ones((71, 384), np.float32)})
     with pytest.raises(ModelError, match="has 71 rows, and values and gates need an even number"):
         load_model(layout.model, projector=odd)
+
+
+def test_an_even_kernel_and_an_odd_state_of_lfm2_audio_are_refused(tmp_path: Path) -> None:
+    config = HEARING_MODELS["lfm2-audio"]()
+    layout = config.write(tmp_path, original(config))
+    even = changed(layout, {}, {"a.blk.0.conv_dw.weight": np.ones((48, 4), np.float32)})
+    with pytest.raises(ModelError, match="has 4 values for each channel, and should have an odd number"):
+        load_model(layout.model, projector=even)
+    odd = changed(layout, {"audio.embedding_length": 45, "audio.attention.head_count": 5})
+    with pytest.raises(ModelError, match="is 45, and distances need an even number"):
+        load_model(layout.model, projector=odd)
+
+
+def test_lfm2_audio_hears_with_another_file_s_size_and_without_sounds_to_say(tmp_path: Path) -> None:
+    config = HEARING_MODELS["lfm2-audio"]()
+    layout = config.write(tmp_path, original(config))
+    assert layout.projector is not None
+    assert contents_of(layout.projector).keys["audio.feed_forward_length"] == 96
+    # llama.cpp's converter writes the size of a state.
+    published = changed(layout, {"audio.feed_forward_length": 48}, dict.fromkeys(Lfm2Audio.unread))
+    assert load_model(layout.model, projector=published).audio is not None
 
 
 def test_a_folder_with_a_tower_alone_becomes_one_file(tmp_path: Path) -> None:

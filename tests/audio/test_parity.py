@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from puna.audio.recording import Recording
+from puna.audio.towers import lfm2_audio
 from puna.batch import Input
 from puna.model.load import load_model
 from puna.vision.tower import marker, text
@@ -20,6 +21,7 @@ from tests.tiny.audio.gemma3n import TinyGemma3nAudio
 from tests.tiny.audio.gemma4 import TinyGemma4Audio
 from tests.tiny.audio.gemma4_unified import TinyGemma4UnifiedAudio
 from tests.tiny.audio.granite_speech import TinyGraniteSpeech
+from tests.tiny.audio.lfm2_audio import TinyLfm2Audio
 from tests.tiny.audio.models import HEARING_MODELS
 from tests.tiny.audio.omni import TinyQwen3Omni, TinyQwen25Omni
 from tests.tiny.audio.qwen2_audio import TinyQwen2Audio
@@ -27,6 +29,7 @@ from tests.tiny.audio.qwen3_asr import TinyQwen3Asr
 from tests.tiny.audio.ultravox import TinyUltravox
 from tests.tiny.audio.voxtral import TinyVoxtral
 from tests.tiny.converted import contents_of
+from tests.tiny.lfm2 import TinyLfm2
 from tests.tiny.llama import TinyLlama
 
 
@@ -140,6 +143,12 @@ VARIANTS: dict[str, Callable[[], Any]] = {
         TinyLlama(), large=True, heads=3, layers=3, bands=24, channels=5, output=36, taps=7, bounded=False
     ),
     "gemma4 12b, shorter rows": lambda: TinyGemma4UnifiedAudio(TinyLlama(), samples=150, seed=3),
+    "lfm2-audio, three heads, more taps and bands": lambda: TinyLfm2Audio(
+        TinyLfm2(), heads=3, layers=3, expansion=3, channels=7, kernel=9, bands=128, inner=50, seed=3
+    ),
+    "lfm2-audio, one head, one tap, few bands": lambda: TinyLfm2Audio(
+        TinyLfm2(), heads=1, layers=1, channels=1, kernel=1, bands=8
+    ),
     "voxtral, three heads, six states a row": lambda: TinyVoxtral(
         TinyLlama(heads=2, kv_heads=1), heads=3, layers=3, positions=120, joined=6, bands=128
     ),
@@ -177,6 +186,21 @@ def test_a_recording_that_a_processor_would_cut_is_read_in_parts(kind: Any, tmp_
     inputs = pair.inputs(pair.run(context=1024), "[img-0]", heard)
     assert len({id(item.payload.image) for item in inputs if is_heard(item)}) == 2
     found, expected = pair.encoded(inputs, slice_rows=400), pair.embedded(heard)
+    assert found.shape == expected.shape
+    assert (found - expected).abs().max() < 2e-4 * expected.abs().max()
+
+
+def test_windows_of_lfm2_audio_are_of_one_spectrogram(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lfm2_audio, "_MOST_STATES", 20)
+    pair, heard = pair_of(TinyLfm2Audio(TinyLfm2()), tmp_path), sound(7, 3.6)
+    inputs = pair.inputs(pair.run(), "[img-0]", heard)
+    assert len({id(item.payload.image) for item in inputs if is_heard(item)}) == 3
+    with torch.inference_mode():
+        frames = pair.config.frames(heard)
+        expected = torch.cat([pair.theirs.rows(each) for each in frames.split(8 * 20, dim=1)])
+    found = pair.encoded(inputs, slice_rows=50)
     assert found.shape == expected.shape
     assert (found - expected).abs().max() < 2e-4 * expected.abs().max()
 

@@ -14,8 +14,10 @@ from puna.audio.recording import Recording
 from puna.model.load import load_model
 from tests.audio.hearing import Pair, sound
 from tests.model.models.parity import original
+from tests.tiny.audio.lfm2_audio import TinyLfm2Audio
 from tests.tiny.audio.qwen2_audio import TinyQwen2Audio
 from tests.tiny.audio.ultravox import TinyUltravox
+from tests.tiny.lfm2 import TinyLfm2
 from tests.tiny.llama import TinyLlama
 from tests.tiny.vision.common import Layout
 
@@ -27,6 +29,10 @@ pytestmark = pytest.mark.peers
 #: Towers that read a recording of 30 seconds alike; mtmd reads 1,500 states at once. It averages those of
 #: Voxtral before it joins them, unlike transformers, and has no code for Gemma 3n's.
 TOWERS: dict[str, Callable[[], Any]] = {
+    # mtmd knows only distances of 512 values and convolutions of nine states.
+    "lfm2-audio": lambda: TinyLfm2Audio(
+        TinyLfm2(context=1024), hidden=512, heads=8, kernel=9, bands=128, spoken=1600
+    ),
     "qwen2-audio": lambda: TinyQwen2Audio(TinyLlama(rope_base=1e6), positions=1500),
     # Of eight states a row, mtmd counts one row too few and aborts.
     "ultravox": lambda: TinyUltravox(TinyLlama(), positions=1500, joined=4),

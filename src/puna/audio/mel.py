@@ -39,14 +39,14 @@ def _hertz(mels: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 @lru_cache(maxsize=4)
-def mel_filters(bands: int) -> NDArray[np.float64]:
-    """Return the weights of frequencies in each band: float64 [frequencies, bands].
+def mel_filters(bands: int, points: int = _LENGTH) -> NDArray[np.float64]:
+    """Return the weights of frequencies in each band: float64 [points / 2 + 1, bands].
 
     Triangles of equal area between neighbouring centres (Slaney, Auditory Toolbox, 1998).
     """
     top = _BEND_MEL + _MELS_PER_E * np.log(SAMPLE_RATE / 2 / _BEND_HZ)
     edges = _hertz(np.linspace(0.0, top, bands + 2))
-    return _triangles(edges, _LENGTH) * (2.0 / (edges[2:] - edges[:-2]))
+    return _triangles(edges, points) * (2.0 / (edges[2:] - edges[:-2]))
 
 
 @lru_cache(maxsize=4)

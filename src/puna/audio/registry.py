@@ -17,6 +17,7 @@ _PROJECTORS: Final = {
     "gemma4a": "gemma4:Gemma4Audio",
     "gemma4ua": "gemma4_unified:Gemma4UnifiedAudio",
     "granite_speech": "granite_speech:GraniteSpeechAudio",
+    "lfm2a": "lfm2_audio:Lfm2Audio",
     "qwen2.5o": "qwen2_audio:Qwen25OmniAudio",
     "qwen2a": "qwen2_audio:Qwen2Audio",
     "qwen3a": "qwen3_asr:Qwen3Audio",

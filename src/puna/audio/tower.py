@@ -51,6 +51,8 @@ class AudioTower(Module):
     #: Spellings of the tokens before and after a recording; "" for none.
     begins: ClassVar[str] = ""
     ends: ClassVar[str] = ""
+    #: Names of tensors that files have for other uses.
+    unread: ClassVar[tuple[str, ...]] = ()
 
     #: Inputs of a window that must share a batch.
     largest_group: Final = 1

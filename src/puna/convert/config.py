@@ -54,7 +54,7 @@ class Config:
 
     def __init__(self, raw: Mapping[str, Any], checkpoint: Checkpoint | None = None) -> None:
         self._checkpoint = checkpoint  # for settings outside config.json
-        parts = ("text_config", "llm_config", "language_config")
+        parts = ("text_config", "llm_config", "language_config", "lfm")
         nested = [raw[key] for key in parts if isinstance(raw.get(key), dict)]
         self.heads_ahead = 0  # extra layers that predict tokens after the next one, counted from the tensors
         self.own: Mapping[str, Any] = nested[0] if nested else raw

@@ -440,7 +440,8 @@ def _load(request: _Request, forecast: MemoryForecast, placed: Placed, pairs: Se
         vision, done = _load_tower(seen, source, tokenizer, is_of_images), source.done
     if (heard := parts[0].audio) is not None:
         source = _FileSource(heard.file, first.ops, total, progress, done=done)
-        audio = _load_tower(heard, source, tokenizer, is_of_sound)
+        unread = heard.tower.unread
+        audio = _load_tower(heard, source, tokenizer, lambda name: is_of_sound(name) and name not in unread)
     if (encoder := parts[0].speech_encoder) is not None:
         speech_encoder = _load_speech_encoder(
             encoder, _FileSource(file, first.ops, total, progress, done=done)

@@ -375,7 +375,8 @@ def _audio_in(
     if kind is None or projector is None:
         return None
     tower = kind(kind.read_options(projector, text_size), ops)
-    tensors = [tensor for name, tensor in projector.tensors.items() if is_of_sound(name)]
+    read = (name for name in projector.tensors if is_of_sound(name) and name not in kind.unread)
+    tensors = [projector.tensors[name] for name in read]
     return _tower_forecast(tower, projector, tensors, ops)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from puna.convert import convert
+from puna.convert import convert, convert_tower
 from puna.gguf import FileType
 from tests.convert.checkpoints import save_nemotron_head
 from tests.model.models.parity import original
@@ -17,9 +17,12 @@ from tests.parity.convert.conversion import (
     WITHIN,
     Lineage,
     Published,
+    check_ears,
     theirs,
     with_parts,
 )
+from tests.tiny.audio.lfm2_audio import TinyLfm2Audio
+from tests.tiny.lfm2 import TinyLfm2
 from tests.tiny.mamba import NEMOTRON_H_LATENT
 
 pytestmark = PEERS
@@ -78,3 +81,15 @@ def test_prediction_head_of_nemotron_is_that_of_llama_cpp(tmp_path: Path) -> Non
 @pytest.mark.parametrize("name", ["lfm2"])
 def test_vision_models_are_those_of_llama_cpp(name: str, tmp_path: Path) -> None:
     HYBRIDS.check_vision(name, tmp_path, patch_size=16)  # the only size theirs knows
+
+
+def test_lfm2_audio_is_that_of_llama_cpp(tmp_path: Path) -> None:
+    tiny = TinyLfm2Audio(TinyLfm2(), layers=7)  # theirs rejects numbers in names beyond that of layers
+    checkpoint = tiny.save(tmp_path / "checkpoint", original(tiny))
+    assert convert_tower(checkpoint, tmp_path / "ours.gguf", FileType.F32)
+    convert(checkpoint, tmp_path / "text.gguf", FileType.F32)
+    text = theirs(checkpoint, tmp_path / "their text.gguf")
+    # It does not look for special tokens among the text's settings.
+    HYBRIDS.check_same(tmp_path / "text.gguf", text, apart={"tokenizer.ggml.padding_token_id"})
+    other = theirs(checkpoint, tmp_path / "theirs.gguf", "--mmproj")
+    check_ears(tmp_path / "ours.gguf", other, {"feed_forward_length"})  # theirs is that of a state

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import Final
 
 from puna.convert.config import Config
@@ -61,14 +63,21 @@ _ASSUMED: Final[dict[str, Assumption]] = {
 #: Settings that repeat others or describe weight initialisation.
 _HARMLESS: Final = ("full_attn_idxs", "conv_dim*", "block_*", "conv_use_xavier_init")
 
+_LFM2: Final = Family(
+    hf=("Lfm2ForCausalLM",), architecture="lfm2", keys=_KEYS, names=_NAMES, tied=True, assumed=_ASSUMED,
+    harmless=_HARMLESS,
+    defaults={
+        "block_auto_adjust_ff_dim": True, "block_multiple_of": 256, "block_ffn_dim_multiplier": 1.0,
+    },
+    changes={"shortconv.conv.weight": convolution}, pre="lfm2",
+)  # fmt: skip
+
 FAMILIES: Final = (
-    Family(
-        hf=("Lfm2ForCausalLM",), architecture="lfm2", keys=_KEYS, names=_NAMES, tied=True, assumed=_ASSUMED,
-        harmless=_HARMLESS,
-        defaults={
-            "block_auto_adjust_ff_dim": True, "block_multiple_of": 256, "block_ffn_dim_multiplier": 1.0,
-        },
-        changes={"shortconv.conv.weight": convolution}, pre="lfm2",
+    _LFM2,
+    # What hears is a tower; what speaks is left out.
+    replace(
+        _LFM2, hf=("Lfm2AudioForConditionalGeneration",), dropped=("conformer.", "codebook_", "depth"),
+        rename=lambda name, config: re.sub(r"^lfm\.", "model.", name),
     ),
     Family(
         hf=("Lfm2MoeForCausalLM",), architecture="lfm2moe",

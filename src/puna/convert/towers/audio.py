@@ -1,9 +1,9 @@
-"""The audio towers of Voxtral, Ultravox, Granite Speech and of Qwen's models, named as in llama.cpp."""
+"""The audio towers of Voxtral, Ultravox, Granite Speech, LFM2-Audio and Qwen's models, as in llama.cpp."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -128,19 +128,27 @@ QWEN3_OMNI: Final = replace(
 _BATCH_EPS: Final = 1e-5
 
 
-def _batch_norms(config: Config) -> Mapping[str, Values]:
-    """Return the batch norm of each layer as a scale and an offset: [channels]."""
-    found: dict[str, Values] = {}
-    for layer in range(config.bounded_count("num_layers")):
-        weight, bias, mean, variance = (
-            config.tensor(f"encoder.layers.{layer}.conv.batch_norm.{name}")
-            for name in ("weight", "bias", "running_mean", "running_var")
-        )
-        scale = weight / np.sqrt(variance + np.float32(_BATCH_EPS))
-        found |= {
-            f"a.blk.{layer}.conv_norm.weight": scale, f"a.blk.{layer}.conv_norm.bias": bias - mean * scale,
-        }  # fmt: skip
-    return found
+def _batch_norms(module: str, count: str) -> Callable[[Config], Mapping[str, Values]]:
+    """Return a function that makes of each layer's batch norm `module` a scale and an offset: [channels].
+
+    The setting `count` is the number of layers.
+    """
+
+    def folded(config: Config) -> Mapping[str, Values]:
+        found: dict[str, Values] = {}
+        for layer in range(config.bounded_count(count)):
+            weight, bias, mean, variance = (
+                config.tensor(f"{module.format(layer)}.{name}")
+                for name in ("weight", "bias", "running_mean", "running_var")
+            )
+            scale = weight / np.sqrt(variance + np.float32(_BATCH_EPS))
+            found |= {
+                f"a.blk.{layer}.conv_norm.weight": scale,
+                f"a.blk.{layer}.conv_norm.bias": bias - mean * scale,
+            }
+        return found
+
+    return folded
 
 
 def _key_and_value(values: Values, config: Config) -> Sequence[Values]:
@@ -157,6 +165,10 @@ def _squeezed(axis: int) -> Change:
     return change
 
 
+#: Convolutions of a conformer that become matrices.
+_MATRICES: Final = {
+    "conv_pw1.weight": _squeezed(2), "conv_pw2.weight": _squeezed(2), "conv_dw.weight": _squeezed(1),
+}  # fmt: skip
 _CONFORMER: Final = {
     **{
         f"ff{number}.{theirs}": f"{ours}{ending}"
@@ -210,11 +222,54 @@ GRANITE_SPEECH: Final = Family(
             for theirs, ours in _Q_FORMER.items()
         },
     },
-    changes={
-        "conv_pw1.weight": _squeezed(2), "conv_pw2.weight": _squeezed(2), "conv_dw.weight": _squeezed(1),
-    },
-    extra=_batch_norms,
+    changes=_MATRICES,
+    extra=_batch_norms("encoder.layers.{}.conv.batch_norm", "num_layers"),
 )  # fmt: skip
+
+_FAST_CONFORMER: Final = {
+    **{
+        f"{theirs}{number}{more}": f"{ours}{ending}"
+        for number, ending in ((1, ""), (2, "_1"))
+        for theirs, more, ours in (
+            ("norm_feed_forward", "", "ffn_norm"), ("feed_forward", ".linear1", "ffn_up"),
+            ("feed_forward", ".linear2", "ffn_down"),
+        )
+    },
+    "norm_self_att": "ln1", **{f"self_attn.linear_{part}": f"attn_{part}" for part in ("q", "k", "v", "out")},
+    "self_attn.linear_pos": "linear_pos", "self_attn.pos_bias_u": "pos_bias_u",
+    "self_attn.pos_bias_v": "pos_bias_v", "norm_conv": "norm_conv", "conv.pointwise_conv1": "conv_pw1",
+    "conv.depthwise_conv": "conv_dw", "conv.pointwise_conv2": "conv_pw2", "norm_out": "ln2",
+}  # fmt: skip
+LFM2_AUDIO: Final = Family(
+    hf=("Lfm2AudioForConditionalGeneration",), architecture="clip", sense="audio", section="encoder",
+    kept=("conformer.", "audio_adapter.", "audio_embedding."),
+    keys={
+        "projector_type": lambda config: "lfm2a",
+        "audio.embedding_length": "d_model",
+        "audio.feed_forward_length": lambda config: (
+            config.count("d_model") * config.count("ff_expansion_factor")
+        ),
+        "audio.block_count": "n_layers", "audio.attention.head_count": "n_heads",
+        "audio.num_mel_bins": "feat_in",
+    },
+    names={
+        "conformer.pre_encode.conv.{}": "a.conv1d.{}", "conformer.pre_encode.out": "a.pre_encode.out",
+        **{
+            f"conformer.layers.{{}}.{theirs}": f"a.blk.{{}}.{ours}"
+            for theirs, ours in _FAST_CONFORMER.items()
+        },
+        "conformer.layers.{}.conv.batch_norm": None,  # see `_batch_norms`
+        "audio_adapter.model.{}": "mm.a.mlp.{}",
+        # Embeddings of the sounds that the model says, of which llama.cpp needs the first.
+        "audio_embedding.embedding": "a.position_embd",
+        "audio_embedding.embedding_norm": "a.position_embd_norm",
+        "audio_embedding.to_logits": "a.embd_to_logits",
+    },
+    changes={**_MATRICES, **{f"a.conv1d.{number}.bias": _column(2) for number in (0, 2, 3, 5, 6)}},
+    extra=_batch_norms("conformer.layers.{}.conv.batch_norm", "n_layers"),
+)  # fmt: skip
+
 FAMILIES: Final = (
     VOXTRAL, ULTRAVOX, QWEN2_AUDIO, QWEN25_OMNI, QWEN3_ASR, QWEN3_OMNI, GRANITE_SPEECH,
+    LFM2_AUDIO,
 )  # fmt: skip
