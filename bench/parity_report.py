@@ -76,7 +76,7 @@ FAMILIES = {
     "jina-bert-v3": "Jina Embeddings 3",
     "kimi-linear": "Kimi Linear",
     "laguna": "Laguna XS, Laguna M",
-    "lfm2": "LFM2, LFM2.5",
+    "lfm2": "LFM2, LFM2.5, LFM2-Audio",
     "lfm2moe": "LFM2 and LFM2.5 with experts",
     "llama": "Llama 2, 3, 3.1, 3.2, 3.3; Mistral, Mixtral, TinyLlama, Yi, Vicuna, SmolLM 2",
     "llama4": "Llama 4 Scout and Maverick, MobileLLM",

@@ -920,7 +920,7 @@ ELSEWHERE: Final = frozenset({
     "Ernie4_5_ForCausalLM", "Gemma3nForConditionalGeneration",
     "Gemma4UnifiedForConditionalGeneration", "Gemma4AssistantForCausalLM",
     "Gemma4UnifiedAssistantForCausalLM", "Qwen3ASRForConditionalGeneration",
-    "GraniteSpeechForConditionalGeneration", "HYV4ForCausalLM",
+    "GraniteSpeechForConditionalGeneration", "HYV4ForCausalLM", "Lfm2AudioForConditionalGeneration",
     "JinaBertForMaskedLM", "JinaBertForSequenceClassification", "JinaBertModel", "MambaLMHeadModel",
     "MPTForCausalLM", "MiMoV2ForCausalLM", "MiniCPMO", "MiniCPMV", "RWKV7ForCausalLM", "Rwkv7ForCausalLM",
     "RwkvHybridForCausalLM",

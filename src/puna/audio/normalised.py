@@ -54,13 +54,14 @@ class NormalisedFeatures:
 
     def _moments(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the mean and the deviation of each band, to divide by, over all frames."""
-        count, total, squares = self._heard, 0.0, 0.0
+        bands, count = self._filters.shape[1], self._heard
+        total, squares = np.zeros(bands), np.zeros(bands)
         parts = [(begin, min(begin + self.length, count)) for begin in range(0, count, self.length)]
         for part in parts:
-            total = total + self._logarithms(*part).sum(0)
+            total += self._logarithms(*part).sum(axis=0)
         mean = total / count
         for part in parts:
-            squares = squares + ((self._logarithms(*part) - mean) ** 2).sum(0)
+            squares += ((self._logarithms(*part) - mean) ** 2).sum(axis=0)
         return mean, np.sqrt(squares / (count - 1)) + _LEAST_DEVIATION
 
     def _logarithms(self, begin: int, end: int) -> NDArray[np.float64]:

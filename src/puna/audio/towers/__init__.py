@@ -15,6 +15,6 @@ Each follows its model's reference. Where llama.cpp (L) shows a model something 
 Deviations from the reference: the words `Audio 1:` before a recording for Qwen2-Audio are not written (as in
 L); one of more than 30 seconds for it, Gemma 3n or Gemma 4, or 300 for Qwen2.5-Omni, is read in further
 windows (as in L) and not cut, each between its own tokens for Gemma 3n; one of more than two minutes for
-Granite Speech is read in parts, across which its convolutions do not see; zeros complete the last row of a
+Granite Speech or LFM2-Audio is read in parts that do not hear each other; zeros complete the last row of a
 further window for Ultravox as that of a first one.
 """
