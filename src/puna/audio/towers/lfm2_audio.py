@@ -1,4 +1,4 @@
-"""Audio tower of LFM2-Audio: NeMo's FastConformer, of which each state attends to all of a window.
+"""Audio tower of LFM2-Audio: NeMo's FastConformer, whose states attend to a whole window.
 
 Reference: liquid-audio of Liquid AI. The encoder is also `ParakeetEncoder` in Hugging Face transformers:
 convolutions of each channel by itself keep an eighth of the frames (Rekesh et al., arXiv:2305.05084), and
@@ -204,7 +204,8 @@ class Lfm2Audio(AudioTower):
         rows, context = min(slice_rows, layer.context), layer.context
         frames = slice_rows + 2 * _FRAMES
         convolved = results(frames, 2) * results(o.bands, 2) * (4 * o.channels + 2 * 9)
-        distances = context * layer.heads * (2 * layer.head_dim + o.hidden_size)
+        # Queries and keys of a window are both kept.
+        distances = 2 * context * layer.heads * (2 * layer.head_dim + o.hidden_size)
         alive = context * (o.hidden_size * _ROWS_ALIVE + 2 * layer.channels + _FRAMES * o.bands) + distances
         row = 3 * layer.feed_forward_size + 2 * layer.channels
         return _FLOAT_BYTES * (max(convolved, rows * row) + alive)

@@ -74,7 +74,7 @@ _LFM2: Final = Family(
 
 FAMILIES: Final = (
     _LFM2,
-    # What hears is a tower; what speaks is left out.
+    # The encoder of recordings becomes a tower; modules that speak are left out.
     replace(
         _LFM2, hf=("Lfm2AudioForConditionalGeneration",), dropped=("conformer.", "codebook_", "depth"),
         rename=lambda name, config: re.sub(r"^lfm\.", "model.", name),
