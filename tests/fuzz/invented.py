@@ -54,6 +54,7 @@ _TIME_MIX = {
     "wkv.head_size": 16, "attention.decay_lora_rank": 8, "attention.iclr_lora_rank": 8,
     "attention.value_residual_mix_lora_rank": 8, "attention.head_count": 0, "attention.head_count_kv": 0,
 }  # fmt: skip
+_TIME_SHIFT = {"wkv.head_size": 16, "time_mix_extra_dim": 8, "time_decay_extra_dim": 8}
 _LINEAR = {
     "ssm.conv_kernel": 4, "ssm.state_size": 16, "ssm.group_count": 2, "ssm.time_step_rank": 4,
     "ssm.inner_size": 64, "full_attention_interval": 2, "rope.dimension_sections": [2, 3, 3],
@@ -227,6 +228,7 @@ OWN: dict[str, dict[str, Any]] = {
     "paddleocr": _PLACES,
     "phi2": {},
     "phi3": {"rope.scaling.attn_factor": 1.2},
+    "plamo3": _ALTERNATING,
     "qwen2": {},
     "qwen25vl": _PLACES,
     "qwen2moe": {**_EXPERTS, "expert_shared_feed_forward_length": 64},
@@ -239,8 +241,11 @@ OWN: dict[str, dict[str, Any]] = {
     "qwen3vl": _PLACES,
     "qwen3vlmoe": {**_PLACES, **_EXPERTS},
     "refact": {"attention.head_count_kv": 1},
+    "rwkv6": {**_TIME_SHIFT, "attention.head_count": 0, "attention.head_count_kv": 0},
+    "rwkv6qwen2": {**_TIME_SHIFT, "token_shift_count": 1},
     "rwkv7": {**_TIME_MIX, "attention.gate_lora_rank": 8},
     "seed_oss": {},
+    "smallthinker": {**_WINDOW, **_EXPERTS},
     "smollm3": {},
     "stablelm": {},
     "starcoder": {"attention.head_count_kv": 1},
@@ -249,7 +254,6 @@ OWN: dict[str, dict[str, Any]] = {
     "t5encoder": _DISTANCES,
     "xverse": {},
 }
-#: The embedding architectures.
 #: The same of models that transcribe.
 TRANSCRIBING: dict[str, dict[str, Any]] = {
     "whisper": {
@@ -265,6 +269,7 @@ TRANSCRIBING: dict[str, dict[str, Any]] = {
     },
 }
 
+#: The embedding architectures.
 ENCODERS = (
     "bert",
     "gemma-embedding",
