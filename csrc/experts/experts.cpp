@@ -111,11 +111,11 @@ struct Products {
     }
 };
 
-// gate = min(gate, most), and up between -most and most; NaN stays.
-void limit(float* gate, float* up, float most, int64_t count) {
+// gate = min(gate, gate_limit), and up between -up_limit and up_limit; NaN stays.
+void limit(float* gate, float* up, float gate_limit, float up_limit, int64_t count) {
     for (int64_t i = 0; i < count; i++) {
-        gate[i] = gate[i] > most ? most : gate[i];
-        up[i] = up[i] > most ? most : up[i] < -most ? -most : up[i];
+        gate[i] = gate[i] > gate_limit ? gate_limit : gate[i];
+        up[i] = up[i] > up_limit ? up_limit : up[i] < -up_limit ? -up_limit : up[i];
     }
 }
 
@@ -188,7 +188,7 @@ private:
                                          : nullptr;
         for (int64_t p = block.begin; p < block.end; p++) {
             const int64_t offset = (p - block.begin) * piece_room;
-            if (layer_.limit > 0) limit(gates + offset, ups + offset, layer_.limit, count);
+            if (layer_.up_limit > 0) limit(gates + offset, ups + offset, layer_.gate_limit, layer_.up_limit, count);
             activate(layer_.activation, gates ? gates + offset : nullptr, ups + offset, count);
             hidden_->put(p, column, ups + offset, count);
         }

@@ -19,7 +19,7 @@ struct Experts {
     const float *gate_bias, *up_bias, *down_bias;   // [count, width] twice and [count, rows], or null
     Activation activation;   // uses a gate if there is one
     bool scale_inputs;   // whether a share multiplies an expert's input instead of its output
-    float limit;         // of gates from above, and of ups on both sides, before the activation; 0: none
+    float gate_limit, up_limit;   // of gates from above, and of ups on both sides, before the activation; 0: none
 };
 
 // y [tokens, rows] = for each token the sum over its `per_token` chosen experts of

@@ -29,8 +29,8 @@ void check_chosen(const int32_t* chosen, int64_t places, int64_t count) {
 
 NewArray<float> bind_experts(const PackedMatrix* gate, const PackedMatrix& up, const PackedMatrix& down,
                         OptionalArgument gate_bias_, OptionalArgument up_bias_, OptionalArgument down_bias_,
-                        int64_t count, int activation, bool scale_inputs, float limit, Argument x_,
-                        Argument chosen_, Argument weights_) {
+                        int64_t count, int activation, bool scale_inputs, float gate_limit, float up_limit,
+                        Argument x_, Argument chosen_, Argument weights_) {
     if (count < 1 || up.rows() != count * down.columns() || down.rows() % count ||
         (gate && (gate->rows() != up.rows() || gate->columns() != up.columns()))) {
         throw nb::value_error("experts: the matrices do not fit together");
@@ -39,8 +39,8 @@ NewArray<float> bind_experts(const PackedMatrix* gate, const PackedMatrix& up, c
     if (kind < Activation::swiglu || kind > Activation::squared_relu || has_gate(kind) != (gate != nullptr)) {
         throw nb::value_error("experts: the activation does not go with the matrices");
     }
-    if (!(limit >= 0) || (limit > 0 && !gate)) {
-        throw nb::value_error("experts: a limit must be positive, and needs gates");
+    if (!(gate_limit >= 0) || !(up_limit >= 0) || (gate_limit > 0) != (up_limit > 0) || (up_limit > 0 && !gate)) {
+        throw nb::value_error("experts: limits must be positive, and need gates");
     }
     const auto x = array<float>(x_, "experts x"), weights = array<float>(weights_, "experts weights");
     const auto chosen = array<int32_t>(chosen_, "experts chosen");
@@ -58,7 +58,7 @@ NewArray<float> bind_experts(const PackedMatrix* gate, const PackedMatrix& up, c
     }
     auto y = new_array<float>({x.shape[0], static_cast<intptr_t>(down.rows() / count)});
     const Experts layer = {count, gate, &up, &down, gate_bias.data, up_bias.data, down_bias.data, kind, scale_inputs,
-                           limit};
+                           gate_limit, up_limit};
     perform("experts", [=, tokens = x.shape[0], used = chosen.shape[1], out = y.data] {
         check_chosen(chosen.data, tokens * used, count);
         experts(layer, x.data, chosen.data, weights.data, tokens, used, out);
@@ -113,8 +113,8 @@ std::pair<NewArray<int32_t>, NewArray<float>> bind_route(Argument logits_, Optio
 
 void register_experts(nb::module_& m) {
     m.def("experts", &bind_experts, "gate"_a.none(), "up"_a, "down"_a, "gate_bias"_a.none(), "up_bias"_a.none(),
-          "down_bias"_a.none(), "count"_a, "activation"_a, "scale_inputs"_a, "limit"_a, "x"_a, "chosen"_a,
-          "weights"_a,
+          "down_bias"_a.none(), "count"_a, "activation"_a, "scale_inputs"_a, "gate_limit"_a,
+          "up_limit"_a, "x"_a, "chosen"_a, "weights"_a,
           "Feed-forward networks chosen per token, the matrices of all `count` experts one below the other, gate\n"
           "being None where they have none.\n\n"
           "Raises IndexError for experts that do not exist.");

@@ -106,8 +106,8 @@ class Layer:
             for e, share in zip(chosen[t].tolist(), shares[t].double(), strict=True):
                 given = x[t].double() * (share if self.experts.scale_inputs else 1)
                 g, u = gate[e] @ given + biases[0][e], up[e] @ given + biases[1][e]
-                if limit := self.experts.limit:
-                    g, u = g.clamp(max=limit), u.clamp(-limit, limit)
+                if limit := self.experts.up_limit:
+                    g, u = g.clamp(max=self.experts.gate_limit), u.clamp(-limit, limit)
                 if self.experts.activation == "swiglu":
                     hidden = g * torch.sigmoid(g) * u
                 elif self.experts.activation == "gelu":
@@ -158,8 +158,8 @@ def test_mixtures_match_their_definition_in_float64(ops: TorchOps, kind: str, si
     [
         {"activation": "clamped_swiglu"}, {"activation": "geglu"}, {"activation": "gelu"},
         {"activation": "squared_relu"}, {"scale_inputs": True},
-        {"activation": "squared_relu", "scale_inputs": True}, {"limit": 7.0},
-        {"limit": 5.0, "activation": "geglu", "scale_inputs": True},
+        {"activation": "squared_relu", "scale_inputs": True}, {"gate_limit": 7.0, "up_limit": 5.0},
+        {"gate_limit": 4.0, "up_limit": 6.0, "activation": "geglu", "scale_inputs": True},
     ],
     ids=str,
 )  # fmt: skip

@@ -122,6 +122,24 @@ def limit(file: GGUFFile, key: str, default: float) -> float:
     return value
 
 
+def limits(file: GGUFFile, key: str, layers: int) -> tuple[float, ...]:
+    """Return the floats `key`, one per layer, where 0 means no limit; a single one applies to all `layers`.
+
+    A missing key means no limits. Raises `ModelError` for negative or absurd limits, or another number of them.
+    """
+    found: Any = file.get(key, 0.0)
+    each = [found] * layers if isinstance(found, int | float) else list(found)
+    if len(each) != layers or not all(_is_limit(value) for value in each):
+        raise invalid(file, key, f"should have a limit for each of the {layers} layers, not {shown(found)}")
+    return tuple(float(value) for value in each)
+
+
+def _is_limit(value: Any) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return value == 0 or _TINY <= value <= _HUGE
+
+
 def flag(file: GGUFFile, key: str, default: bool) -> bool:
     """Return the bool `key`. Raises `ModelError` for other types."""
     value: Any = file.get(key)

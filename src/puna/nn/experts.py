@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puna.errors import ModelError
-from puna.nn.feed_forward import FeedForward, clamp, relu
+from puna.nn.feed_forward import FeedForward, at_most, clamp
 from puna.nn.layers import Linear
 from puna.nn.low_rank import ExpertLowRank
 from puna.nn.module import Module, WeightSource, part, weight
@@ -147,7 +147,8 @@ class MixtureOfExperts(Module):
     options: RoutingOptions
     activation: ClassVar[str] = "swiglu"
     scale_inputs: ClassVar[bool] = False
-    limit: float = 0.0  # see `ExpertNetworks`
+    gate_limit: float = 0.0  # see `ExpertNetworks`
+    up_limit: float = 0.0
 
     router: Linear = weight("ffn_gate_inp", "expert_count", "hidden_size")
     selection_bias: SelectionBias | None = weight("exp_probs_b", "expert_count", optional=True)
@@ -168,7 +169,8 @@ class MixtureOfExperts(Module):
             self.down.bias,
             activation=self.activation,
             scale_inputs=self.scale_inputs,
-            limit=self.limit,
+            gate_limit=self.gate_limit,
+            up_limit=self.up_limit,
         )
 
     def forward(self, hidden: Array) -> Array:
@@ -182,9 +184,9 @@ class MixtureOfExperts(Module):
 
     def activated(self, *inner: Array) -> Array:
         """Combine gates, if there are any, and ups [T, width] into the same shape."""
-        if self.limit:
+        if self.up_limit:
             gate, up = inner
-            inner = (gate + relu(self.ops, gate + -self.limit) * -1, clamp(self.ops, up, self.limit))
+            inner = at_most(self.ops, gate, self.gate_limit), clamp(self.ops, up, self.up_limit)
         activated: Array = getattr(self.ops, self.activation)(*inner)
         return activated
 
@@ -251,7 +253,7 @@ class LimitedExperts(MixtureOfExperts):
     options: LimitedOptions
 
     def loaded(self) -> None:
-        self.limit = self.options.expert_limit
+        self.gate_limit = self.up_limit = self.options.expert_limit
         super().loaded()
 
 

@@ -27,9 +27,15 @@ def relu(ops: Backend, x: Array) -> Array:
     return found
 
 
+def at_most(ops: Backend, x: Array, most: float) -> Array:
+    """Return min(x, most), [rows, n]."""
+    found: Array = x + relu(ops, x + -most) * -1
+    return found
+
+
 def clamp(ops: Backend, x: Array, most: float) -> Array:
     """Return x limited to the range from -most to most, [rows, n]."""
-    found: Array = x + relu(ops, x * -1 + -most) + relu(ops, x + -most) * -1
+    found: Array = at_most(ops, x, most) + relu(ops, x * -1 + -most)
     return found
 
 

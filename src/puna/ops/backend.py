@@ -184,8 +184,8 @@ class Backend(ABC):
         The result is the sum over a token's experts of `weight * down(activation(gate(x), up(x)))`, or of
         `down(activation(gate(weight * x), up(weight * x)))` if `layer.scale_inputs`. The activation is the
         operation of that name: `swiglu`, `clamped_swiglu` or `geglu`, or without gates `gelu` or
-        `squared_relu` of `up(x)`. Unless `layer.limit` is 0, it is given `min(gate, limit)`, and ups clamped
-        to [-limit, limit].
+        `squared_relu` of `up(x)`. Unless `layer.up_limit` is 0, it is given `min(gate, gate_limit)`, and ups
+        clamped to [-up_limit, up_limit].
         """
 
     @abstractmethod

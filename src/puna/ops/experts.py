@@ -102,7 +102,8 @@ class ExpertNetworks:
     down_bias: Array | None = None  # [experts, out]
     activation: str = "swiglu"
     scale_inputs: bool = False  # weights multiply an expert's input, not its output (Llama 4)
-    limit: float = 0.0  # of gates from above, and of ups on both sides, before the activation; 0: none
+    gate_limit: float = 0.0  # of gates from above, before the activation; 0: none
+    up_limit: float = 0.0  # of ups on both sides; 0: none, as for gates
 
     def __post_init__(self) -> None:
         count, width, _ = self.up.shape
@@ -125,5 +126,6 @@ class ExpertNetworks:
         if self.activation not in known:
             gates = "without gates" if self.gate is None else "with gates"
             raise ValueError(f"experts {gates}: activation {self.activation!r} is none of {', '.join(known)}")
-        if self.limit < 0 or (self.limit and self.gate is None):
-            raise ValueError(f"experts: a limit must be positive, and needs gates, but is {self.limit}")
+        limits = (self.gate_limit, self.up_limit)
+        if limits != (0, 0) and (min(limits) <= 0 or self.gate is None):
+            raise ValueError(f"experts: limits must be positive, and need gates, but are {limits}")

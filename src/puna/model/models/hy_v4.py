@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from puna.batch import BatchArrays
-from puna.errors import shown
-from puna.gguf.metadata import flags, invalid, positive, required
+from puna.gguf.metadata import flags, invalid, limits, positive, required
 from puna.kvcache.cache import Cache
 from puna.model.layer_cache import ChosenBy
 from puna.model.models.deepseek32 import DeepSeek32, IndexedLayerOptions
@@ -121,12 +120,12 @@ class HyV4(DeepSeek32):
             raise invalid(file, "hyper_connection.count", f"is {streams}, more than {_MAX_STREAMS}")
         eps = positive(file, "hyper_connection.epsilon", 1e-6)
         magnitude = positive(file, "hyper_connection.magnitude", 2.0)
-        limits = _read_limits(file, options.block_count)
+        expert_limits = limits(file, "swiglu_clamp_exp", options.block_count)
 
         def change(index: int, layer: LayerOptions) -> LayerOptions:
             return HyV4LayerOptions(
                 **vars(layer), streams=streams, stream_eps=eps, stream_magnitude=magnitude,
-                expert_limit=limits[index],
+                expert_limit=expert_limits[index],
             )  # fmt: skip
 
         return HyV4Options(
@@ -142,16 +141,3 @@ class HyV4(DeepSeek32):
         if not found[0]:
             raise invalid(file, key, "has no indexer for the first layer, which has no other's choice to use")
         return found
-
-
-def _read_limits(file: GGUFFile, layers: int) -> list[float]:
-    """Return the limit of each layer's routed experts, 0 for none."""
-    key = "swiglu_clamp_exp"
-    found = file.get(key)
-    if found is None:
-        return [0.0] * layers
-    each = [found] * layers if isinstance(found, int | float) else list(found)
-    numbers = all(isinstance(limit, int | float) and 0 <= limit < 1e30 for limit in each)
-    if len(each) != layers or not numbers:
-        raise invalid(file, key, f"should have a limit for each of the {layers} layers, not {shown(found)}")
-    return [float(limit) for limit in each]

@@ -131,7 +131,8 @@ class CPU(Backend):
         up, down = packing.matrix(layer.up.weight), packing.matrix(layer.down.weight)
         return _native.experts(
             gate, up, down, layer.gate_bias, layer.up_bias, layer.down_bias, layer.up.shape[0],
-            ACTIVATIONS.index(layer.activation), layer.scale_inputs, layer.limit, x, chosen, weights,
+            ACTIVATIONS.index(layer.activation), layer.scale_inputs, layer.gate_limit, layer.up_limit,
+            x, chosen, weights,
         )  # fmt: skip
 
     def expert_linear(

@@ -246,9 +246,9 @@ class TorchBackend(Backend):
             inner = [self._of_expert(given, layer.up, layer.up_bias, expert)]
             if layer.gate is not None:
                 inner.insert(0, self._of_expert(given, layer.gate, layer.gate_bias, expert))
-            if layer.limit:
+            if layer.up_limit:
                 gate, up = inner
-                inner = [gate.clamp(max=layer.limit), up.clamp(-layer.limit, layer.limit)]
+                inner = [gate.clamp(max=layer.gate_limit), up.clamp(-layer.up_limit, layer.up_limit)]
             back = self._of_expert(activate(*inner), layer.down, layer.down_bias, expert)
             result.index_add_(0, tokens, back if layer.scale_inputs else back * weight)
         return result

@@ -134,7 +134,7 @@ class TritonBackend(TorchBackend):
         return experts.experts(
             x, chosen, weights, layer.up.shape[0], gate, self._matrix(layer.up.weight),
             self._matrix(layer.down.weight), layer.activation, scale_inputs=layer.scale_inputs,
-            limit=layer.limit, **biases,
+            limits=(layer.gate_limit, layer.up_limit), **biases,
         )  # fmt: skip
 
     def expert_linear(

@@ -112,9 +112,9 @@ class Reference(Backend):
             inner = [_of_expert(given, layer.up, layer.up_bias, expert)]
             if layer.gate is not None:
                 inner.insert(0, _of_expert(given, layer.gate, layer.gate_bias, expert))
-            if layer.limit:
+            if layer.up_limit:
                 gate, up = inner
-                inner = [np.minimum(gate, layer.limit), np.clip(up, -layer.limit, layer.limit)]
+                inner = [np.minimum(gate, layer.gate_limit), np.clip(up, -layer.up_limit, layer.up_limit)]
             back = _of_expert(activate(*inner), layer.down, layer.down_bias, expert)
             np.add.at(result, tokens, back if layer.scale_inputs else back * weight)
         return result

@@ -50,7 +50,7 @@ def experts(
     up_bias: Tensor | None = None,
     down_bias: Tensor | None = None,
     scale_inputs: bool = False,
-    limit: float = 0.0,
+    limits: tuple[float, float] = (0.0, 0.0),
 ) -> Tensor:
     """Apply each token's chosen experts, as `Backend.experts` says: float32 [T, out].
 
@@ -70,7 +70,7 @@ def experts(
 
     risen = project(up, up_bias)
     gates = risen if gate is None else project(gate, gate_bias)
-    inner = _activated(gates, risen, activation, limit, form_of(down.type))
+    inner = _activated(gates, risen, activation, limits, form_of(down.type))
     back = multiply(inner, down, down_bias, replace(groups, share=1))
     out = torch.empty((len(x), back.shape[1]), device=x.device)
     if out.numel():
@@ -126,7 +126,7 @@ def group(chosen: Tensor, count: int) -> ExpertGroups:
 
 
 def _activated(
-    gates: Tensor, risen: Tensor, activation: str, limit: float, form: torch.dtype
+    gates: Tensor, risen: Tensor, activation: str, limits: tuple[float, float], form: torch.dtype
 ) -> PreparedRows:
     """Return the activation of `gates` and `risen` [pairs, width] in a form (see `PreparedRows`)."""
     rows, columns = risen.shape
@@ -136,8 +136,8 @@ def _activated(
         block = min(triton.next_power_of_2(width), _ACTIVATED)
         name = {torch.float32: "float", torch.float16: "half", torch.bfloat16: "parts"}[form]
         _activate[(rows,)](
-            gates, risen, prepared.values, prepared.factors, rows, columns, width, limit,
-            ACTIVATION=activation, LIMITED=limit > 0, FORM=name, BLOCK=block, num_warps=4,
+            gates, risen, prepared.values, prepared.factors, rows, columns, width, *limits,
+            ACTIVATION=activation, LIMITED=limits[1] > 0, FORM=name, BLOCK=block, num_warps=4,
         )  # fmt: skip
     return prepared
 
@@ -178,7 +178,8 @@ def _activate(
     rows,
     columns,
     width,
-    limit,
+    gate_limit,
+    up_limit,
     ACTIVATION: tl.constexpr,
     LIMITED: tl.constexpr,
     FORM: tl.constexpr,
@@ -191,13 +192,15 @@ def _activate(
     if FORM == "half":
         largest = tl.zeros([BLOCK], tl.int32)
         for begin in range(0, columns, BLOCK):
-            inner = _activation(gates, risen, row, begin + places, columns, limit, ACTIVATION, LIMITED)
+            inner = _activation(
+                gates, risen, row, begin + places, columns, gate_limit, up_limit, ACTIVATION, LIMITED
+            )
             largest = tl.maximum(largest, inner.to(tl.int32, bitcast=True) & 0x7FFFFFFF)
         scale, factor = half_scale(tl.max(largest, axis=0))
         tl.store(factors + row, factor)
     for begin in range(0, width, BLOCK):
         at = begin + places
-        inner = _activation(gates, risen, row, at, columns, limit, ACTIVATION, LIMITED)
+        inner = _activation(gates, risen, row, at, columns, gate_limit, up_limit, ACTIVATION, LIMITED)
         if FORM == "parts":
             first, rest = two_parts(inner)
             tl.store(values + row * width + at, first, mask=at < width)
@@ -207,7 +210,9 @@ def _activate(
 
 
 @triton.jit
-def _activation(gates, risen, row, at, columns, limit, ACTIVATION: tl.constexpr, LIMITED: tl.constexpr):
+def _activation(
+    gates, risen, row, at, columns, gate_limit, up_limit, ACTIVATION: tl.constexpr, LIMITED: tl.constexpr
+):
     """Return the activation of some columns, 0 beyond the last."""
     up = tl.load(risen + row * columns + at, mask=at < columns, other=0.0)
     if ACTIVATION == "squared_relu":
@@ -217,8 +222,8 @@ def _activation(gates, risen, row, at, columns, limit, ACTIVATION: tl.constexpr,
     else:
         gate = tl.load(gates + row * columns + at, mask=at < columns, other=0.0)
         if LIMITED:  # comparisons keep NaN
-            gate = tl.where(gate > limit, limit, gate)
-            up = tl.where(up > limit, limit, tl.where(up < -limit, -limit, up))
+            gate = tl.where(gate > gate_limit, gate_limit, gate)
+            up = tl.where(up > up_limit, up_limit, tl.where(up < -up_limit, -up_limit, up))
         if ACTIVATION == "swiglu":
             inner = activations.swiglu_of(gate, up)
         elif ACTIVATION == "clamped_swiglu":
@@ -256,8 +261,8 @@ def variants() -> Iterable[Variant]:
         for form, name in (("fp32", "float"), ("fp16", "half"), ("bf16", "parts")):
             signature = {
                 "gates": "*fp32", "risen": "*fp32", "values": f"*{form}", "factors": "*fp32", "rows": "i32",
-                "columns": "i32", "width": "i32", "limit": "fp32", "ACTIVATION": "constexpr",
-                "LIMITED": "constexpr", "FORM": "constexpr", "BLOCK": "constexpr",
+                "columns": "i32", "width": "i32", "gate_limit": "fp32", "up_limit": "fp32",
+                "ACTIVATION": "constexpr", "LIMITED": "constexpr", "FORM": "constexpr", "BLOCK": "constexpr",
             }  # fmt: skip
             constants = {"ACTIVATION": activation, "LIMITED": False, "FORM": name, "BLOCK": _ACTIVATED}
             yield Variant(f"activate {activation} {name}", _activate, signature, constants, 4)
