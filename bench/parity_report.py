@@ -129,6 +129,7 @@ FAMILIES = {
     "stablelm": "Stable LM 3B, Stable LM 2, Stable Code",
     "starcoder": "StarCoder, SantaCoder, Granite 20B Code",
     "starcoder2": "StarCoder 2",
+    "step35": "Step 3.5, 3.7",
     "t5": "T5, Flan-T5, mT5, MADLAD-400",
     "t5encoder": "encoders of T5, Sentence-T5, GTR",
     "whisper": "Whisper, Whisper large v3 turbo, Distil-Whisper; `.en` models",

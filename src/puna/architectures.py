@@ -567,6 +567,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "starcoder2": Architecture(
         model="starcoder2:Starcoder2", converters=("small_lineages",), rows="published"
     ),
+    "step35": Architecture(model="step35:Step35", converters=("mixtures",), rows="published"),
     "t5": Architecture(model="t5:T5", converters=("t5",), rows="published"),
     "t5encoder": Architecture(model="t5encoder:T5Encoder", converters=("t5",), rows="published"),
     "whisper": Architecture(

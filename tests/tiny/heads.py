@@ -17,6 +17,7 @@ from tests.tiny.converted import Contents, converted
 from tests.tiny.decoders import GLM4_MOE, HY3, SIZES, TinyDecoder
 from tests.tiny.hybrids import EXPERTS, SETTINGS, TinyHybrid
 from tests.tiny.latent import DEEPSEEK_V3, GLM4_MOE_LITE
+from tests.tiny.step import STEP35
 
 HIDDEN, VOCABULARY = SIZES["hidden_size"], SIZES["vocab_size"]
 
@@ -85,18 +86,28 @@ _QWEN_HEADS = {
     "eh_proj": "fc", "enorm": "pre_fc_norm_embedding", "hnorm": "pre_fc_norm_hidden",
     "shared_head_norm": "norm",
 }  # fmt: skip
+_STEP_HEADS = {
+    **_HEADS, "shared_head_head": "transformer.shared_head.output",
+    "shared_head_norm": "transformer.shared_head.norm",
+}  # fmt: skip
 
 
 def save_heads(folder: Path, tiny: TinyHeads, model: Any) -> Path:
     """Save a checkpoint whose last layers are prediction heads; return the folder."""
     saved(folder, model)
     config = json.loads((folder / "config.json").read_text())
-    count = config["num_hidden_layers"] - tiny.heads
-    config |= {"num_hidden_layers": count, "num_nextn_predict_layers": tiny.heads}
-    for name in ("layer_types", "mlp_layer_types"):
-        if name in config:
-            config[name] = config[name][:count]
+    text = config.get("text_config", config)
+    count = text["num_hidden_layers"] - tiny.heads
+    text |= {"num_hidden_layers": count, "num_nextn_predict_layers": tiny.heads}
     kind = config["architectures"][0]
+    for name in ("layer_types", "mlp_layer_types"):
+        if name in text:
+            ahead = text[name][count:]
+            text[name] = text[name][:count]
+            if kind.startswith("Step"):
+                text[f"mtp_{name}"] = ahead
+    for layer in range(count, count + tiny.heads):
+        text.get("per_layer_config", {}).pop(str(layer), None)
     within = {"Qwen": "mtp.layers.", "MiMo": "model.mtp.layers."}.get(kind[:4])
     tensors = load_file(folder / "model.safetensors")
     for layer in range(count, count + tiny.heads):
@@ -111,6 +122,9 @@ def save_heads(folder: Path, tiny: TinyHeads, model: Any) -> Path:
                     continue
                 offset = tiny.decoder.norm_offset if "norm" in part else 0
                 tensors[f"mtp.{_QWEN_HEADS[part]}.weight"] = torch.from_numpy(values - offset)
+            elif kind.startswith("Step"):
+                offset = tiny.decoder.norm_offset if "norm" in part else 0
+                tensors[f"{theirs}{_STEP_HEADS[part]}.weight"] = torch.from_numpy(values - offset)
             else:
                 tensors[f"{theirs}{_HEADS[part]}.weight"] = torch.from_numpy(values)
     (folder / "config.json").write_text(json.dumps(config))
@@ -163,6 +177,19 @@ def mimo2_with(heads: int) -> TinyHeads:
     return TinyHeads(decoder, heads=heads, norm="layer_output_norm", reads_normed=False)
 
 
+def step35_with(heads: int) -> TinyHeads:
+    """Return a model of four layers plus `heads` prediction heads with windows, the first with experts."""
+    settings = {
+        **STEP35.settings, "num_hidden_layers": 4 + heads,
+        "layer_types": [*STEP35.settings["layer_types"], *["sliding_attention"] * heads],
+        "mlp_layer_types": [*STEP35.settings["mlp_layer_types"], *(["sparse"] + ["dense"] * heads)[:heads]],
+        "swiglu_limits": [*STEP35.settings["swiglu_limits"], 0.5, *[0.0] * heads][: 4 + heads],
+        "swiglu_limits_shared": [*STEP35.settings["swiglu_limits_shared"], 0.0, *[0.6] * heads][: 4 + heads],
+    }  # fmt: skip
+    decoder = dataclasses.replace(STEP35, settings=settings)
+    return TinyHeads(decoder, heads=heads, reads_normed=False)
+
+
 #: A model of every architecture with heads.
 MODELS = {
     "glm4moe": TinyHeads(
@@ -175,4 +202,5 @@ MODELS = {
     "qwen3next": TinyHeads(TinyHybrid("qwen3_next", {**HYBRID, **EXPERTS}, seed=74)),
     "mimo2": mimo2_with(heads=2),
     "hy_v3": TinyHeads(HY3, norm="layer_output_norm"),
+    "step35": step35_with(heads=2),
 }  # fmt: skip

@@ -19,18 +19,19 @@ class Reference:
     def __init__(self, tiny: TinyHeads) -> None:
         self.tiny = tiny
         self.model = original(tiny)
-        self.config = self.model.config
+        self.text = getattr(self.model.model, "language_model", self.model.model)
+        self.config = self.model.config.get_text_config()
         self.count = self.config.num_hidden_layers - tiny.heads
 
     def main(self, tokens: list[int]) -> torch.Tensor:
         """Return hidden states before the last norm: [tokens, hidden]."""
         found: list[torch.Tensor] = []
-        hook = self.model.model.layers[self.count].register_forward_pre_hook(
+        hook = self.text.layers[self.count].register_forward_pre_hook(
             lambda _, args, kwargs: found.append(args[0] if args else kwargs["hidden_states"]),
             with_kwargs=True,
         )
         with torch.inference_mode():
-            self.model.model(torch.tensor([tokens]), use_cache=False)
+            self.text(torch.tensor([tokens]), use_cache=False)
         hook.remove()
         return found[0][0]
 
@@ -38,7 +39,7 @@ class Reference:
         """Return the first head's input for `tokens`: [tokens, hidden]."""
         states = self.main(tokens)
         if self.tiny.reads_normed:
-            states = self.norm(states, self.model.model.norm.weight + self.tiny.decoder.norm_offset)
+            states = self.norm(states, self.text.norm.weight + self.tiny.decoder.norm_offset)
         return states.detach()
 
     def norm(self, x: torch.Tensor, weight: Any) -> torch.Tensor:
@@ -51,10 +52,10 @@ class Reference:
         `hidden` is this head's input, for the position before each token.
         """
         layer, parts = self.count + number, self.tiny.parts(self.count + number)
-        norm = self.model.model.norm.weight + self.tiny.decoder.norm_offset
+        norm = self.text.norm.weight + self.tiny.decoder.norm_offset
         output = self.model.lm_head.weight
         with torch.inference_mode():
-            table = torch.as_tensor(parts.get("nextn.embed_tokens", self.model.model.embed_tokens.weight))
+            table = torch.as_tensor(parts.get("nextn.embed_tokens", self.text.embed_tokens.weight))
             embedded = self.norm(table[tokens], parts["nextn.enorm"])
             joined = torch.cat([embedded, self.norm(hidden, parts["nextn.hnorm"])], dim=-1)
             joined = (joined @ torch.from_numpy(parts["nextn.eh_proj"]).T)[None]
@@ -75,9 +76,9 @@ class Reference:
         if kind and kind[number] == "sliding_attention":
             hidden |= ahead <= -self.config.sliding_window
         mask = torch.zeros(count, count).masked_fill(hidden, -torch.inf)[None, None]
-        found = self.model.model.layers[number](
+        found = self.text.layers[number](
             x, attention_mask=mask, position_ids=positions, past_key_values=None,
-            position_embeddings=self.model.model.rotary_emb(*ropes),
+            position_embeddings=self.text.rotary_emb(*ropes),
         )  # fmt: skip
         return found[0] if isinstance(found, tuple) else found
 

@@ -15,13 +15,19 @@ from puna.convert.family import Assumption, Family, Key
 from puna.errors import ConversionError, shown
 
 
-def llama3_factors(config: Config) -> Mapping[str, Values]:
-    """Return Llama 3.1's frequency divisors: the factor for slow ones, 1 for fast ones, blended between."""
+def llama3_factors(
+    config: Config, rotated: int | None = None, base: float | None = None
+) -> Mapping[str, Values]:
+    """Return Llama 3.1's frequency divisors: the factor for slow ones, 1 for fast ones, blended between.
+
+    `rotated` values of each head rotate, by default all, with frequencies of `base`, by default the rotation's.
+    """
     rope = config.rope
     if str(rope.get("rope_type", "")).lower() != "llama3":
         return {}
-    size = config.head_size
-    wavelengths = 2 * np.pi * float(rope.get("rope_theta", 10000.0)) ** (np.arange(0, size, 2) / size)
+    size = rotated or config.head_size
+    base = base or float(rope.get("rope_theta", 10000.0))
+    wavelengths = 2 * np.pi * base ** (np.arange(0, size, 2) / size)
     factor, context = (
         float(rope.get("factor", 8.0)),
         float(rope.get("original_max_position_embeddings", 8192)),
@@ -184,7 +190,7 @@ _LISTS: Final = (
     "sections", "pattern", "head_count_kv", "feed_forward_length", "head_count", "multiplier",
     "sparsity_scale", "image_mean", "image_std", "deepstack_layers", "pinpoints", "layer_indexes",
     "attention_layers", "layers_indices", "recurrent_layers", "feature_layer",
-    "swiglu_clamp_exp",
+    "swiglu_clamp_exp", "swiglu_clamp_shexp",
     "indexer.types", "alignment_heads", "xielu.alpha_p", "xielu.alpha_n", "xielu.beta", "xielu.eps",
 )  # fmt: skip
 

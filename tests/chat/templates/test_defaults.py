@@ -63,7 +63,7 @@ NO_CHAT = {
     *("bloom", "falcon", "gpt2", "gptneox", "mpt", "nemotron", "phi2", "stablelm", "starcoder"),
     *("arcee", "apertus", "granite_swa", "mellum"),
     *("bailingmoe3", "bitnet", "bitnet-b1.58", "hy_v3", "hy_v4", "jamba"),
-    *("mamba", "mamba2", "starcoder2", "t5", "deepseek2-ocr", "deepseekocr", "mimo2"),
+    *("mamba", "mamba2", "starcoder2", "step35", "t5", "deepseek2-ocr", "deepseekocr", "mimo2"),
     *(
         "bert",
         "gemma-embedding",

@@ -86,6 +86,7 @@ from tests.tiny.renamed import (
     XVERSE,
 )
 from tests.tiny.rwkv import ARWKV7, RWKV7
+from tests.tiny.step import STEP35
 
 #: Together the tests take half a minute.
 pytestmark = pytest.mark.slow
@@ -279,6 +280,28 @@ MODELS = {
             "rope_parameters": {"full_attention": {"rope_theta": 5e5, **YARN}},
         },
         seed=85,
+    ),
+    "step35": STEP35,
+    "step35 biased, tied, windows everywhere": dataclasses.replace(
+        STEP35, seed=147,
+        settings={
+            **STEP35.settings, "head_dim": 24, "num_key_value_heads": 1, "num_hidden_layers": 2,
+            "num_sliding_attention_heads": 3, "layer_types": ["sliding_attention"] * 2,
+            "mlp_layer_types": ["sparse", "dense"], "attention_bias": True, "mlp_bias": True,
+            "tie_word_embeddings": True, "swiglu_limits": None, "swiglu_limits_shared": [0.0, 0.2],
+            "rope_parameters": {"sliding_attention": {
+                "rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.75}},
+        },
+    ),
+    "step35 in part, full attention, one limit": dataclasses.replace(
+        STEP35, seed=148,
+        settings={
+            **STEP35.settings, "head_dim": 32, "num_hidden_layers": 2, "n_routed_experts": 5,
+            "num_experts_per_tok": 2, "layer_types": ["full_attention"] * 2,
+            "mlp_layer_types": ["sparse"] * 2, "swiglu_limits": [0.0, 1.5], "swiglu_limits_shared": None,
+            "rope_parameters": {"full_attention": {
+                "rope_type": "default", "rope_theta": 5e3, "partial_rotary_factor": 0.25}},
+        },
     ),
     "muse-glimmer": MUSE,
     "muse-glimmer tied, yarn, biased": dataclasses.replace(
