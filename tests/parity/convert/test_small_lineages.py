@@ -14,6 +14,7 @@ from puna.gguf import FileType
 from tests.model.models.parity import original
 from tests.model.models.test_decoders import MODELS
 from tests.parity.convert.conversion import PEERS, SMALL, UNKNOWN, Lineage, Published, theirs
+from tests.tiny.heads import MODELS as HEADS
 from tests.tiny.heads import TinyHeads, save_heads
 from tests.tiny.minimax import MINIMAX_M3, save_published
 
@@ -27,12 +28,41 @@ def _glm_ocr(config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _step(config: dict[str, Any]) -> dict[str, Any]:
+    text = dict(config["text_config"])
+    text["layer_types"] += text.pop("mtp_layer_types", None) or []
+    kinds, ropes = text["layer_types"], text.pop("rope_parameters")
+    heads = text.pop("num_sliding_attention_heads")
+    del text["per_layer_config"]
+    full = ropes.get("full_attention", {})
+    own = ("rope_theta", "partial_rotary_factor")
+    text["mlp_layer_types"] += text.pop("mtp_mlp_layer_types", None) or []
+    sparse = [i for i, kind in enumerate(text.pop("mlp_layer_types")) if kind == "sparse"]
+    text |= {
+        "num_attention_groups": text.pop("num_key_value_heads"), "moe_num_experts": text.pop("n_routed_experts"),
+        "moe_top_k": text.pop("num_experts_per_tok"), "moe_layers_enum": ",".join(map(str, sparse)),
+        "rope_theta": [ropes[kind]["rope_theta"] for kind in kinds],
+        "partial_rotary_factors": [ropes[kind].get("partial_rotary_factor", 1.0) for kind in kinds],
+        "rope_scaling": {name: value for name, value in full.items() if name not in own},
+        "attention_other_setting": {
+            "attention_type": "sliding_attention", "num_attention_heads": heads,
+            "num_attention_groups": config["text_config"]["num_key_value_heads"],
+            "head_dim": text["head_dim"], "true_head_dim": text["head_dim"],
+        },
+        "norm_expert_weight": True, "moe_router_activation": "sigmoid", "use_moe_router_bias": True,
+        "use_head_wise_attn_gate": True, "need_fp32_gate": True, "use_moe": True, "moe_every_n_layer": 1,
+        "yarn_only_types": ["full_attention"], "zero_centered": True, "use_qk_norm": True,
+    }  # fmt: skip
+    return {"text_config": text | UNKNOWN, **UNKNOWN}
+
+
 SMALL_LINEAGES = Lineage(
     (SMALL,),
     published={
         "Cohere2ForCausalLM": Published(lambda config: {"rotary_pct": 1.0}),
         "Glm4MoeForCausalLM": Published(lambda config: {"num_nextn_predict_layers": 0}),
         "GlmOcrForConditionalGeneration": Published(_glm_ocr),
+        "Step3p7ForConditionalGeneration": Published(_step),
     },
     # Theirs ignores some settings of variations, or reads those of older folders, and leaves out what its
     # readers assume.
@@ -83,6 +113,7 @@ SMALL_LINEAGES = Lineage(
         "phi2": {"attention.head_count_kv", "feed_forward_length", "rope.freq_base"},
         "stablelm": {"rope.freq_base"},
         "starcoder": {"feed_forward_length", "hidden_activation"},
+        "step35": {"moe_every_n_layers"},
         "xverse": {"vocab_size"},
         "ernie4_5-moe": {"expert_shared_feed_forward_length"},
         "hunyuan-dense": {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"},
@@ -122,6 +153,10 @@ SMALL_LINEAGES = Lineage(
         ),
         **dict.fromkeys(("mpt", "mpt limited, five heads, untied"), "it knows another name of the class"),
         "stablelm in parallel, normed, biased": "it maps older names of norms",
+        **dict.fromkeys(
+            ("step35 biased, tied, windows everywhere", "step35 in part, full attention, one limit"),
+            "it knows one share of rotation for each type of layer",
+        ),
         "starcoder, keys for each head, untied": "it leaves each head's queries, keys and values together",
     },
 )
@@ -156,6 +191,13 @@ def test_published_minimax_m3_is_that_of_llama_cpp(tmp_path: Path) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | UNKNOWN))
     convert(folder, tmp_path / "ours.gguf", FileType.F32)
     SMALL_LINEAGES.check_same(tmp_path / "ours.gguf", theirs(folder, tmp_path / "theirs.gguf"))
+
+
+def test_prediction_heads_of_step_are_those_of_llama_cpp(tmp_path: Path) -> None:
+    tiny = HEADS["step35"]
+    checkpoint = SMALL_LINEAGES.as_published(save_heads(tmp_path / "checkpoint", tiny, original(tiny)))
+    convert(checkpoint, tmp_path / "ours.gguf", FileType.F32)
+    SMALL_LINEAGES.check_same(tmp_path / "ours.gguf", theirs(checkpoint, tmp_path / "theirs.gguf"))
 
 
 @pytest.mark.parametrize("name", ["glm4v", "glm4v, experts", "glmocr", "mistral3"])

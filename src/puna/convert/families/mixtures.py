@@ -558,6 +558,12 @@ def _step_dimensions(config: Config) -> int | None:
     return None if twice >= config.head_size else twice
 
 
+def _step_dimensions_within_windows(config: Config) -> int | None:
+    """Return how many values of a head rotate in layers with a window; None if readers assume so many."""
+    rotated = _step_rotated(config, "sliding_attention")
+    return None if rotated == (_step_dimensions(config) or config.head_size) else rotated
+
+
 def _step_factors(config: Config) -> Mapping[str, Values]:
     """Return the divisors of the frequencies of full attention, 1 for what only rotates within windows."""
     if "full_attention" not in _step_kinds(config):
@@ -623,13 +629,13 @@ _STEP_NAMES: Final = {
 STEP35: Final = Family(
     hf=("Step3p5ForCausalLM", "Step3p7ForConditionalGeneration"), architecture="step35",
     keys={
-        "vocab_size": "vocab_size", "attention.head_count": _step_heads,
+        "attention.head_count": _step_heads,
         "attention.head_count_kv": lambda config: [_step_kv_heads(config)] * len(_step_kinds(config)),
         "attention.sliding_window": "sliding_window", "attention.sliding_window_pattern": _step_windowed,
         "rope.freq_base": lambda config: _step_base(config, "full_attention"),
         "rope.freq_base_swa": lambda config: _step_base(config, "sliding_attention"),
         "rope.dimension_count": _step_dimensions,
-        "rope.dimension_count_swa": lambda config: _step_rotated(config, "sliding_attention"),
+        "rope.dimension_count_swa": _step_dimensions_within_windows,
         "expert_count": ("moe_num_experts", "n_routed_experts"),
         "expert_used_count": ("moe_top_k", "num_experts_per_tok"),
         "expert_feed_forward_length": "moe_intermediate_size",
@@ -641,13 +647,15 @@ STEP35: Final = Family(
     names={f"model.layers.{{}}.{theirs}": f"blk.{{}}.{ours}" for theirs, ours in _STEP_NAMES.items()},
     rename=_as_step_head, extra=_step_factors, norm_offset=1.0, ropes=(*PLAIN, "llama3"),
     assumed={
-        **_SEPARATE_ROTATIONS, "query_pre_attn_scalar": lambda config: config.head_size,
+        "query_pre_attn_scalar": lambda config: config.head_size,
         "attention_other_setting.num_attention_groups": _step_kv_heads,
         "attention_other_setting.head_dim": lambda config: config.head_size,
         "attention_other_setting.true_head_dim": lambda config: config.head_size,
         "norm_expert_weight": True, "moe_router_activation": "sigmoid", "use_head_wise_attn_gate": True,
-        "moe_every_n_layer": 1, "zero_centered": True,
+        "moe_every_n_layer": 1, "zero_centered": True, "use_moe": True,
+        "attention_other_setting.attention_type": "sliding_attention", "yarn_only_types": ["full_attention"],
     },
+    harmless=("need_fp32_gate", "mtp_*"),
     defaults={
         "head_dim": 128, "num_key_value_heads": 8, "n_routed_experts": 288, "num_experts_per_tok": 8,
         "moe_intermediate_size": 1280, "share_expert_dim": 1280, "rms_norm_eps": 1e-5,
