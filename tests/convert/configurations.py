@@ -884,6 +884,26 @@ FAMILIES.update({
         out_hidden_size=64, projector_hidden_size=16, image_token_id=10000, video_token_id=10001,
         vision={"pos_emb_height": 2, "pos_emb_width": 2, "max_position_embeddings": 4},
     ),
+    "Step3p7ForConditionalGeneration": _within(
+        Family(
+            {
+                "layer_types": [_FULL, _WINDOW, _WINDOW], "num_local_experts": ABSENT, "share_expert_dim": 48,
+                "rope_parameters": {
+                    _FULL: {"rope_type": "default", "rope_theta": 5e5, "partial_rotary_factor": 0.5},
+                    _WINDOW: {"rope_type": "default", "rope_theta": 1e4},
+                },
+            },
+            {
+                "moe_router_scaling_factor": _FACTORS, "num_sliding_attention_heads": (2, 6, None, ABSENT),
+                "query_pre_attn_scalar": (8, 16, None, ABSENT), "share_expert_dim": (32, 64),
+                "swiglu_limits": ([0.0, None, 0.5], [0.7] * LAYERS, None, ABSENT),
+                "swiglu_limits_shared": ([0.3, None, 0.0], [0.7] * LAYERS, None, ABSENT),
+            },
+            rotated=8, kinds=_PER_KIND,
+        ),
+        image_token_id=10000,
+        vision={"image_size": 4, "patch_size": 2, "mlp_ratio": 1.0, "max_position_embeddings": 4},
+    ),
     "KimiLinearModel": replace(FAMILIES["KimiLinearForCausalLM"], by="states"),
     **{
         f"{name}{kind}": Family(_T5, {"num_key_value_heads": (), "vocab_size": ()}, rotated=0, by=by)
@@ -920,7 +940,7 @@ ELSEWHERE: Final = frozenset({
     "Ernie4_5_ForCausalLM", "Gemma3nForConditionalGeneration",
     "Gemma4UnifiedForConditionalGeneration", "Gemma4AssistantForCausalLM",
     "Gemma4UnifiedAssistantForCausalLM", "Qwen3ASRForConditionalGeneration",
-    "GraniteSpeechForConditionalGeneration", "HYV4ForCausalLM", "Lfm2AudioForConditionalGeneration",
+    "GraniteSpeechForConditionalGeneration", "HYV4ForCausalLM", "Lfm2AudioForConditionalGeneration", "Step3p5ForCausalLM",
     "JinaBertForMaskedLM", "JinaBertForSequenceClassification", "JinaBertModel", "MambaLMHeadModel",
     "MPTForCausalLM", "MiMoV2ForCausalLM", "MiniCPMO", "MiniCPMV", "RWKV7ForCausalLM", "Rwkv7ForCausalLM",
     "RwkvHybridForCausalLM",

@@ -20,7 +20,8 @@ def llama3_factors(
 ) -> Mapping[str, Values]:
     """Return Llama 3.1's frequency divisors: the factor for slow ones, 1 for fast ones, blended between.
 
-    `rotated` values of each head rotate, by default all, with frequencies of `base`, by default the rotation's.
+    `rotated` values of each head rotate, by default all, with frequencies of `base`, by default the
+    rotation's.
     """
     rope = config.rope
     if str(rope.get("rope_type", "")).lower() != "llama3":

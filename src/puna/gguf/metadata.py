@@ -125,7 +125,8 @@ def limit(file: GGUFFile, key: str, default: float) -> float:
 def limits(file: GGUFFile, key: str, layers: int) -> tuple[float, ...]:
     """Return the floats `key`, one per layer, where 0 means no limit; a single one applies to all `layers`.
 
-    A missing key means no limits. Raises `ModelError` for negative or absurd limits, or another number of them.
+    A missing key means no limits. Raises `ModelError` for negative or absurd limits, or another number of
+    them.
     """
     found: Any = file.get(key, 0.0)
     each = [found] * layers if isinstance(found, int | float) else list(found)

@@ -68,8 +68,8 @@ LINEAGES = {
     "rwkv": {"rwkv7", "arwkv7"},
 }
 SMALL = "small_lineages"
-#: Models whose prediction heads their converter omits, or miscounts: it always writes three for MiMo. It reads
-#: Step 3.5 only as published, which has a test of its own.
+#: Models whose prediction heads their converter omits, or miscounts: it always writes three for MiMo. It
+#: reads Step 3.5 only as published, which has a test of its own.
 UNCOUNTED = ("deepseek2", "glm4moelite", "mimo2", "step35")
 #: Keys our files add or write differently; docs/models-of-your-own.md explains why.
 OURS = {

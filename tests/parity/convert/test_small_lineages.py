@@ -39,7 +39,8 @@ def _step(config: dict[str, Any]) -> dict[str, Any]:
     text["mlp_layer_types"] += text.pop("mtp_mlp_layer_types", None) or []
     sparse = [i for i, kind in enumerate(text.pop("mlp_layer_types")) if kind == "sparse"]
     text |= {
-        "num_attention_groups": text.pop("num_key_value_heads"), "moe_num_experts": text.pop("n_routed_experts"),
+        "num_attention_groups": text.pop("num_key_value_heads"),
+        "moe_num_experts": text.pop("n_routed_experts"),
         "moe_top_k": text.pop("num_experts_per_tok"), "moe_layers_enum": ",".join(map(str, sparse)),
         "rope_theta": [ropes[kind]["rope_theta"] for kind in kinds],
         "partial_rotary_factors": [ropes[kind].get("partial_rotary_factor", 1.0) for kind in kinds],

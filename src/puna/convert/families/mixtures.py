@@ -523,7 +523,8 @@ def _step_kinds(config: Config) -> list[str]:
 def _step_of_kind(config: Config, kind: str, listed: str, stated: str, otherwise: float) -> float:
     """Return a number of the rotation in layers of a `kind`.
 
-    Published settings have it for each layer (`listed`), those that transformers saves for each type (`stated`).
+    Published settings have it for each layer (`listed`), those that transformers saves for each type
+    (`stated`).
     """
     if isinstance(found := config.get(f"rope_parameters.{kind}.{stated}"), int | float):
         return float(found)

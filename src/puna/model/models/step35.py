@@ -10,6 +10,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, ClassVar
 
 from puna.gguf.metadata import flags, invalid, limits, required
@@ -67,11 +68,11 @@ class LimitedFeedForward(FeedForward):
 
 
 class LimitedSharedExpert(LimitedFeedForward, SharedExpert):
-    """The expert applied to every token, limited in the same way."""
+    """The expert applied to every token, with the same limits."""
 
 
 class RoutedExperts(MixtureOfExperts):
-    """Routed experts whose activated gates are at most `expert_limit`, and ups between it and its negative."""
+    """Routed experts with the same limits, `expert_limit`."""
 
     options: Step35LayerOptions
 
@@ -86,6 +87,7 @@ class SharedAndRoutedExperts(SharedAndRouted):
     shared: LimitedSharedExpert = part()
 
 
+@cache
 def inverse_silu(y: float) -> float:
     """Return the x above 0 with silu(x) = y above 0. SiLU grows from there on, and is negative below 0."""
     x = y + 0.3  # slightly above the root, where SiLU is so straight that Newton's method converges
