@@ -888,6 +888,7 @@ FAMILIES.update({
         Family(
             {
                 "layer_types": [_FULL, _WINDOW, _WINDOW], "num_local_experts": ABSENT, "share_expert_dim": 48,
+                "sliding_window": 8, "query_pre_attn_scalar": ABSENT, "num_sliding_attention_heads": ABSENT,
                 "rope_parameters": {
                     _FULL: {"rope_type": "default", "rope_theta": 5e5, "partial_rotary_factor": 0.5},
                     _WINDOW: {"rope_type": "default", "rope_theta": 1e4},
