@@ -613,7 +613,8 @@ def _step_dense(config: Config) -> int:
     given = config.get("moe_layers_enum")
     if config.get("mlp_layer_types") or given is None:
         return _dense(config) if config.get("mlp_layer_types") else 3
-    found = [int(layer) for layer in (given.split(",") if isinstance(given, str) else given)]
+    each = given.split(",") if isinstance(given, str) else given
+    found = [int(layer) for layer in each if str(layer).strip()]
     return min(found, default=config.layers)
 
 
