@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puna.errors import ModelError
-from puna.nn.feed_forward import FeedForward, at_most, clamp
+from puna.nn.feed_forward import FeedForward, at_most, clamp, relu
 from puna.nn.layers import Linear
 from puna.nn.low_rank import ExpertLowRank
 from puna.nn.module import Module, WeightSource, part, weight
