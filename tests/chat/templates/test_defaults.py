@@ -57,13 +57,26 @@ NO_CHAT = {
         "gemma3n",
         "llama",
         "mllama",
+        "rwkv6qwen2",
     ),  # chat models only with certain end tokens
     *("codeshell", "dbrx", "deepseek", "exaone", "internlm2", "minicpm", "minicpm3", "orion", "xverse"),
+    "gemma4-assistant",  # only drafts
     *("arctic", "baichuan", "grok", "jais", "jais2", "openelm", "refact"),
     *("bloom", "falcon", "gpt2", "gptneox", "mpt", "nemotron", "phi2", "stablelm", "starcoder"),
     *("arcee", "apertus", "granite_swa", "mellum"),
-    *("bailingmoe3", "bitnet", "bitnet-b1.58", "hy_v3", "hy_v4", "jamba"),
-    *("mamba", "mamba2", "starcoder2", "step35", "t5", "deepseek2-ocr", "deepseekocr", "mimo2"),
+    *("bailingmoe3", "bitnet", "bitnet-b1.58", "hy_v3", "hy_v4", "jamba", "minimax-m3"),
+    *(
+        "mamba",
+        "mamba2",
+        "plamo3",
+        "smallthinker",
+        "starcoder2",
+        "step35",
+        "t5",
+        "deepseek2-ocr",
+        "deepseekocr",
+        "mimo2",
+    ),
     *(
         "bert",
         "gemma-embedding",
