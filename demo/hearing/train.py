@@ -42,8 +42,8 @@ class Plan:
     """The length of the training and its learning rates."""
 
     writing: int = 350  # steps of the tower alone
-    steps: int = 620  # total steps
-    falling: int = 200  # last steps, in which the rate falls to zero
+    steps: int = 2900  # total steps
+    falling: int = 500  # last steps, in which the rate falls to zero
     rate: float = 0.004
 
 

@@ -92,12 +92,12 @@ def test_audio_demo_hears_what_is_spoken_now() -> None:
 
 @needs_espeak
 @pytest.mark.slow
-def test_audio_demo_answers_two_of_three_held_out_questions_exactly() -> None:
+def test_audio_demo_answers_four_of_five_held_out_questions_exactly() -> None:
     cases = held_out(60, seed=9)
     with puna.load("demo-audio", parallel=16) as model:
         given = answers(model, cases)
     wrong = [(case.asked, text) for case, text in zip(cases, given, strict=True) if text != case.asked.answer]
-    assert len(wrong) <= len(cases) / 3, wrong
+    assert len(wrong) <= len(cases) / 5, wrong
 
 
 def test_audio_demo_files_are_small_and_described() -> None:
