@@ -1,13 +1,12 @@
 """Random checkpoints of models whose code transformers lacks, and their names and settings as published.
 
-What they compute is compared with llama.cpp: `tests/parity/write_seeded.py` writes its results.
+What they compute is compared with llama.cpp: `tests/parity/write_expected.py` writes its results.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -17,7 +16,6 @@ import torch
 from tests.tiny.converted import Contents, converted
 from tests.tiny.llama import vocabulary
 
-EXPECTED: Final = Path(__file__).parents[1] / "model" / "models" / "llama_cpp_expected"
 VOCABULARY: Final = len(vocabulary())
 
 

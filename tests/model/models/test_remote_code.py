@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,48 +13,65 @@ import torch
 from puna.errors import ModelError, UnsupportedModelError
 from puna.model.load import LoadedModel, load_model
 from puna.ops import Backend
+from tests.model.models.expected import Expected, expected
 from tests.model.models.parity import (
     check_close,
+    check_restored,
     log_probabilities_after_reuse,
     original,
     our_log_probabilities,
 )
 from tests.tiny.decoders import tiny_decoder_gguf
 from tests.tiny.remote_code import CHECKPOINTS, centred
-
-#: Log-probabilities of a few tokens after each of a text's, by model.
-EXPECTED = json.loads((Path(__file__).parent / "llama_cpp.json").read_text(encoding="utf-8"))
+from tests.tiny.seeded import SEEDED
 
 
-@pytest.fixture(scope="module", params=CHECKPOINTS, ids=lambda name: name.replace(" ", "-"))
+@pytest.fixture(scope="module", params=[*CHECKPOINTS, *SEEDED], ids=lambda name: name.replace(" ", "-"))
 def known(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, ops: Backend
-) -> tuple[LoadedModel, dict[str, Any]]:
-    """Return our model, and the text and the results of llama.cpp."""
-    tiny = CHECKPOINTS[request.param]
-    path = tmp_path_factory.mktemp("decoder") / "model.gguf"
-    tiny_decoder_gguf(path, tiny, model=original(tiny))
-    return load_model(path, ops=ops), EXPECTED[request.param]
+) -> tuple[LoadedModel, Expected]:
+    """Return our model, and what llama.cpp computed."""
+    name, path = request.param, tmp_path_factory.mktemp("decoder") / "model.gguf"
+    if name in SEEDED:
+        SEEDED[name].contents().write(path)
+    else:
+        tiny_decoder_gguf(path, CHECKPOINTS[name], model=original(CHECKPOINTS[name]))
+    return load_model(path, ops=ops), expected(name)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("parts", [[48], [20, 20, 8], [1] * 48], ids=["whole", "chunks", "tokens"])
-def test_log_probabilities_are_those_of_llama_cpp(
-    known: tuple[LoadedModel, dict[str, Any]], parts: list[int]
+def test_log_probabilities_are_those_of_llama_cpp_beside_another_sequence(
+    known: tuple[LoadedModel, Expected], parts: list[int]
 ) -> None:
-    ours, expected = known
-    found = our_log_probabilities(ours, expected["text"], parts)
-    check_close(ours, found[:, expected["tokens"]], torch.tensor(expected["log_probabilities"]))
+    ours, theirs = known
+    check_close(
+        ours, our_log_probabilities(ours, theirs.text, parts)[:, theirs.tokens], theirs.log_probabilities
+    )
 
 
 @pytest.mark.slow
 def test_log_probabilities_after_prefix_reuse_are_those_of_llama_cpp(
-    known: tuple[LoadedModel, dict[str, Any]],
+    known: tuple[LoadedModel, Expected],
 ) -> None:
-    ours, expected = known
-    found = log_probabilities_after_reuse(ours, expected["text"], 30)
-    wanted = torch.tensor(expected["log_probabilities"])[-len(found) :]
-    check_close(ours, found[:, expected["tokens"]], wanted)
+    ours, theirs = known
+    found = log_probabilities_after_reuse(ours, theirs.text, 30)
+    check_close(ours, found[:, theirs.tokens], theirs.log_probabilities[-len(found) :])
+
+
+@pytest.mark.slow
+def test_results_do_not_depend_on_how_a_text_is_divided(known: tuple[LoadedModel, Expected]) -> None:
+    ours, theirs = known
+    if ours.ops.name == "reference":
+        pytest.skip("numpy rounds sums by their shapes")
+    whole, single = (our_log_probabilities(ours, theirs.text, parts) for parts in ([48], [1] * 48))
+    assert torch.equal(whole, single)
+
+
+@pytest.mark.slow
+def test_a_text_goes_on_from_saved_states(known: tuple[LoadedModel, Expected]) -> None:
+    ours, theirs = known
+    check_restored(ours, theirs.text, 25)
 
 
 @pytest.mark.slow
