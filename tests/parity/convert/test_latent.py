@@ -33,6 +33,7 @@ LATENT = Lineage(
     },
     differing={
         **{name: {"expert_gating_func"} for name in ("deepseek2", "deepseek32", "glm-dsa")},
+        "hy_v4": {"expert_group_count", "expert_group_used_count"},  # theirs leaves out groups
         "mistral4": {"attention.temperature_scale"},
     },
 )
