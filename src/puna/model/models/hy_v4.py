@@ -105,7 +105,7 @@ class HyV4(DeepSeek32):
     def run(self, carried: list[Array], batch: BatchArrays, cache: Cache) -> list[Array]:
         last = self.options.block_count - 1
         for layer, rope in zip(self.layers, self.layer_ropes(cache.context), strict=True):
-            rows = batch.outputs if layer.index == last and batch.kept is None else None
+            rows = batch.outputs if layer.index == last and not batch.keeps_all else None
             carried = layer.forward(carried, batch, cache, rope, rows)
         return carried
 
