@@ -94,7 +94,7 @@ def usual(modest: list[Path]) -> dict[str, int]:
 #: Architectures with a table as long as the context, and the error about it.
 TABLES = {
     **dict.fromkeys(("bert", "gpt2", "starcoder", "whisper"), "there are only 96 position vectors"),
-    **dict.fromkeys(("bloom", "jina-bert-v2", "mpt"), "of at most 131072 tokens"),
+    **dict.fromkeys(("bloom", "jais", "jina-bert-v2", "mpt", "refact"), "of at most 131072 tokens"),
 }
 
 

@@ -28,7 +28,12 @@ def compiler() -> str:
 def program() -> Path:
     """Build the program with the pool under ThreadSanitizer, or skip the test where it cannot be linked."""
     flags = ["-std=c++17", "-O1", "-g", "-fsanitize=thread", "-pthread", f"-I{ROOT / 'csrc'}"]
-    sources = [ROOT / "tests" / "native" / "pool" / "races.cpp", CORE / "pool.cpp", CORE / "cpu.cpp"]
+    sources = [
+        ROOT / "tests" / "native" / "pool" / "races.cpp",
+        CORE / "pool.cpp",
+        CORE / "cpu.cpp",
+        CORE / "nodes.cpp",
+    ]
     with build_folder("pool_races", compiler(), *flags) as folder:
         if reason := link_error(compiler(), *flags, folder=folder):
             pytest.skip(f"the pool is not tested for races: no ThreadSanitizer (apt install g++): {reason}")
