@@ -78,7 +78,8 @@ def table(run: Run) -> str:
         f"Seconds of sound in a second: medians (min to max) of {min(counts)} to {max(counts)} alternating "
         f"runs over {run.seconds:.0f} s, {run.tokens} tokens. {run.versions}, {run.threads} threads each, "
         f"{run.processor}. The bar is {BAR} times the speed of an encoder. Weights are random; each engine "
-        "runs at its best setting.",
+        "runs at its best setting; whisper.cpp is its package's, which uses AVX2 at most. In Q8_0, half of "
+        "Puna's encoder is attention, which multiplies floats.",
         "",
         "| model | peer | its setting | Puna, encoder | peer, encoder | ratio "
         "| Puna, all | peer, all | ratio |",

@@ -28,6 +28,7 @@ REPORTS = {
     "docs/architectures.json": "architectures_report",
     "docs/embedding.json": "embedding_report",
     "docs/vision.json": "vision_report",
+    "docs/hearing.json": "hearing_report",
     "docs/agents.json": "agents_report",
     "docs/clients.json": "clients_report",
     "docs/cluster-simulation.json": "cluster_report",
