@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import argparse
 import random
-import time
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -25,7 +23,7 @@ from demo.hearing.model import AudioModel, Shape
 from demo.hearing.rows import WORDS, Rows, masked, right_by_kind, rows_with, writing_loss, written
 from demo.hearing.speech import Bank, fill_bank
 from demo.hearing.vocabulary import load_vocabulary
-from demo.vision.muon import Muon
+from demo.towers import Report, TowerTraining, optimisers
 
 OUT = Path(__file__).parents[1] / "out" / "hearing"
 SEED = 1
@@ -63,75 +61,23 @@ def rate(plan: Plan, step: int) -> float:
     return plan.rate * min(1.0, (since + 1) / WARMUP, (plan.steps - step) / plan.falling)
 
 
-def optimisers(model: AudioModel, head: nn.Linear) -> list[torch.optim.Optimizer]:
-    """Return Muon for the layers' matrices, and AdamW for everything else."""
-    named = dict(model.named_parameters())
-    matrices = [p for name, p in named.items() if p.dim() > 1 and "_embd" not in name]
-    rest = [p for name, p in named.items() if p.dim() < 2 or "_embd" in name]
-    return [
-        Muon(matrices, weight_decay=0.05),
-        torch.optim.AdamW([*rest, *head.parameters()], betas=(0.9, 0.95), weight_decay=0.0),
-    ]
-
-
 @dataclass
-class Report:
-    """The printed means over the last steps."""
-
-    began: float = field(default_factory=time.monotonic)
-    steps: int = 0
-    sums: Counter[str] = field(default_factory=Counter)
-    right: Counter[str] = field(default_factory=Counter)
-    total: Counter[str] = field(default_factory=Counter)
-
-    def line(self) -> str:
-        means = [f"{name} {value / self.steps:.3f}" for name, value in self.sums.items()]
-        kinds = [f"{kind} {self.right[kind] / count:.2f}" for kind, count in sorted(self.total.items())]
-        speed = self.steps * CLIPS / (time.monotonic() - self.began)
-        return f"{', '.join(means)}, {speed:.1f} clips/s, {time.process_time():.0f} s; {'; '.join(kinds)}"
-
-
-@dataclass
-class Training:
-    """The state that changes from step to step."""
+class Training(TowerTraining):
+    """The state that changes from step to step; the heads make words of a row of the tower."""
 
     model: AudioModel
-    head: nn.Linear  # from a row of the tower to words
-    updates: list[torch.optim.Optimizer]
-    average: dict[str, Tensor]
-    step: int = 0
+    heads: nn.Linear
 
     @classmethod
     def of(cls, shape: Shape) -> Training:
-        model, head = AudioModel(shape), nn.Linear(shape.audio_hidden, len(WORDS))
-        average = {name: p.detach().clone() for name, p in model.named_parameters()}
-        return cls(model, head, optimisers(model, head), average)
-
-    def resume(self, path: Path) -> None:
-        saved = torch.load(path, weights_only=True)
-        self.model.load_state_dict(saved["model"])
-        self.head.load_state_dict(saved["head"])
-        for optimiser, state in zip(self.updates, saved["optimisers"], strict=True):
-            optimiser.load_state_dict(state)
-        self.average, self.step = saved["average"], saved["step"]
-
-    def save(self, path: Path) -> None:
-        """Write a checkpoint, atomically replacing the last one."""
-        state = {
-            "step": self.step,
-            "model": self.model.state_dict(),
-            "head": self.head.state_dict(),
-            "average": self.average,
-            "optimisers": [optimiser.state_dict() for optimiser in self.updates],
-        }
-        torch.save(state, path.with_suffix(".part"))
-        path.with_suffix(".part").rename(path)
+        model, heads = AudioModel(shape), nn.Linear(shape.audio_hidden, len(WORDS))
+        return cls(model, heads, optimisers(model, heads, ("_embd",)), AVERAGE)
 
     def learn(self, rows: Rows, plan: Plan, report: Report) -> None:
         """Train one step."""
         features = masked(rows.features, random.Random(f"{SEED} {self.step} mask"))
         heard = self.model.a(features, rows.states)
-        scores = self.head(heard)
+        scores = self.heads(heard)
         loss = writing = writing_loss(scores, rows)
         report.sums["writing"] += writing.item()
         pairs = zip(written(scores.detach(), rows), rows.words, strict=True)
@@ -144,18 +90,8 @@ class Training:
             right, total = right_by_kind(logits.detach(), target, rows)
             report.right += right
             report.total += total
-        loss.backward()
-        parameters = [*self.model.parameters(), *self.head.parameters()]
-        torch.nn.utils.clip_grad_norm_([p for p in parameters if p.grad is not None], 1.0)
-        for optimiser in self.updates:
-            optimiser.param_groups[0]["lr"] = rate(plan, self.step)
-            optimiser.step()
-            optimiser.zero_grad()
-        self.step += 1
+        self.update(loss, rate(plan, self.step))
         report.steps += 1
-        with torch.no_grad():
-            for name, p in self.model.named_parameters():
-                self.average[name].lerp_(p, 1 - min(AVERAGE, self.step / (self.step + 9)))
 
 
 def batches(bank: Bank, step: int, tokenizer: Tokenizer, shape: Shape) -> Iterator[Rows]:
@@ -191,7 +127,7 @@ def train(out: Path, plan: Plan, clips: int = SPOKEN) -> None:
         training.learn(rows, plan, report)
         last = training.step == plan.steps
         if training.step % _REPORT == 0 or last:
-            print(f"step {training.step}/{plan.steps}: {report.line()}", flush=True)
+            print(f"step {training.step}/{plan.steps}: {report.line(CLIPS, 'clips')}", flush=True)
             report = Report()
         if training.step % _SAVE == 0 or last:
             training.save(path)

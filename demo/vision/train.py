@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import argparse
 import random
-import time
-from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from demo.towers import Report, TowerTraining, optimisers
 from demo.vision.model import Shape, VisionModel
-from demo.vision.muon import Muon
 from demo.vision.rows import HUES, KINDS, Rows, draw_rows, prefix_tokens, right_by_kind
 from demo.vision.vocabulary import load_vocabulary
 
@@ -84,72 +82,18 @@ def rate(plan: Plan, step: int) -> float:
     return plan.rate * min(1.0, (since + 1) / WARMUP, (plan.steps - step) / plan.falling)
 
 
-def optimisers(model: VisionModel, heads: Heads) -> list[torch.optim.Optimizer]:
-    """Return Muon for the layers' matrices, and AdamW for everything else."""
-    named = dict(model.named_parameters())
-    matrices = [
-        p for name, p in named.items() if p.dim() > 1 and "_embd" not in name and "position" not in name
-    ]
-    rest = [p for p in named.values() if all(p is not matrix for matrix in matrices)]
-    return [
-        Muon(matrices, weight_decay=0.05),
-        torch.optim.AdamW([*rest, *heads.parameters()], betas=(0.9, 0.95), weight_decay=0.0),
-    ]
-
-
 @dataclass
-class Report:
-    """The printed means over the last steps."""
-
-    began: float = field(default_factory=time.monotonic)
-    steps: int = 0
-    sums: Counter[str] = field(default_factory=Counter)
-    right: Counter[str] = field(default_factory=Counter)
-    total: Counter[str] = field(default_factory=Counter)
-
-    def line(self) -> str:
-        means = [f"{name} {value / self.steps:.3f}" for name, value in self.sums.items()]
-        kinds = [f"{kind} {self.right[kind] / count:.2f}" for kind, count in sorted(self.total.items())]
-        speed = self.steps * PICTURES / (time.monotonic() - self.began)
-        return f"{', '.join(means)}, {speed:.1f} pictures/s {'; '.join(kinds)}"
-
-
-@dataclass
-class Training:
+class Training(TowerTraining):
     """The state that changes from step to step."""
 
     model: VisionModel
     heads: Heads
-    updates: list[torch.optim.Optimizer]
-    average: dict[str, Tensor]
-    begin: int  # index of the picture in a row
-    step: int = 0
+    begin: int = 0  # index of the picture in a row
 
     @classmethod
     def of(cls, shape: Shape, begin: int) -> Training:
         model, heads = VisionModel(shape), Heads(shape.vision_hidden)
-        average = {name: p.detach().clone() for name, p in model.named_parameters()}
-        return cls(model, heads, optimisers(model, heads), average, begin)
-
-    def resume(self, path: Path) -> None:
-        saved = torch.load(path, weights_only=True)
-        self.model.load_state_dict(saved["model"])
-        self.heads.load_state_dict(saved["heads"])
-        for optimiser, state in zip(self.updates, saved["optimisers"], strict=True):
-            optimiser.load_state_dict(state)
-        self.average, self.step = saved["average"], saved["step"]
-
-    def save(self, path: Path) -> None:
-        """Write a checkpoint, atomically replacing the last one."""
-        state = {
-            "step": self.step,
-            "model": self.model.state_dict(),
-            "heads": self.heads.state_dict(),
-            "average": self.average,
-            "optimisers": [optimiser.state_dict() for optimiser in self.updates],
-        }
-        torch.save(state, path.with_suffix(".part"))
-        path.with_suffix(".part").rename(path)
+        return cls(model, heads, optimisers(model, heads, ("_embd", "position")), AVERAGE, begin=begin)
 
     def learn(self, rows: Rows, plan: Plan, report: Report) -> None:
         """Train one step."""
@@ -165,18 +109,8 @@ class Training:
             right, total = right_by_kind(logits.detach(), target, rows)
             report.right += right
             report.total += total
-        loss.backward()
-        parameters = [*self.model.parameters(), *self.heads.parameters()]
-        torch.nn.utils.clip_grad_norm_([p for p in parameters if p.grad is not None], 1.0)
-        for optimiser in self.updates:
-            optimiser.param_groups[0]["lr"] = rate(plan, self.step)
-            optimiser.step()
-            optimiser.zero_grad()
-        self.step += 1
+        self.update(loss, rate(plan, self.step))
         report.steps += 1
-        with torch.no_grad():
-            for name, p in self.model.named_parameters():
-                self.average[name].lerp_(p, 1 - min(AVERAGE, self.step / (self.step + 9)))
 
 
 def train(out: Path, plan: Plan) -> None:
@@ -194,7 +128,7 @@ def train(out: Path, plan: Plan) -> None:
         training.learn(rows, plan, report)
         last = training.step == plan.steps
         if training.step % _REPORT == 0 or last:
-            print(f"step {training.step}/{plan.steps}: {report.line()}", flush=True)
+            print(f"step {training.step}/{plan.steps}: {report.line(PICTURES, 'pictures')}", flush=True)
             report = Report()
         if training.step % _SAVE == 0 or last:
             training.save(path)
