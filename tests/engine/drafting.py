@@ -45,6 +45,12 @@ def draft_always(monkeypatch: pytest.MonkeyPatch, dice: random.Random) -> None:
     monkeypatch.setattr(StepEstimate, "add", add)
 
 
+def drafted(run: Run) -> tuple[int, int]:
+    """Return the numbers of drafted and accepted tokens over all requests."""
+    done = [run.done(number) for number in range(len(PROMPTS))]
+    return sum(one.drafted for one in done), sum(one.accepted for one in done)
+
+
 def answers(loaded: LoadedModel, speculate: str, *, count: int = 6, **settings: Any) -> Run:
     """Run requests that arrive one after another while others are running, some greedy and some not."""
     engine = {

@@ -14,7 +14,7 @@ from puna.errors import RequestError
 from puna.model.load import LoadedModel, load_model
 from puna.model.models.gemma4_assistant import Gemma4Assistant
 from puna.ops import default_backend
-from tests.engine.drafting import PROMPTS, compare, draft_always
+from tests.engine.drafting import PROMPTS, compare, draft_always, drafted
 from tests.engine.runs import Run
 from tests.processors import NOT_BUILT
 from tests.tiny.assistants import AssistantReference, TinyAssistant, TinyTarget
@@ -50,12 +50,6 @@ def agreeing(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     draft_always(monkeypatch, random.Random(5))
-
-
-def drafted(run: Run) -> tuple[int, int]:
-    """Return the numbers of drafted and accepted tokens over all requests."""
-    done = [run.done(number) for number in range(len(PROMPTS))]
-    return sum(one.drafted for one in done), sum(one.accepted for one in done)
 
 
 def assistant_of(run: Run) -> Assistant:

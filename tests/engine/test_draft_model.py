@@ -12,7 +12,7 @@ from puna.engine.drafting.draft_model import DraftModel
 from puna.errors import RequestError
 from puna.model.load import LoadedModel, load_model
 from puna.ops import default_backend
-from tests.engine.drafting import PROMPTS, compare, draft_always
+from tests.engine.drafting import PROMPTS, compare, draft_always, drafted
 from tests.engine.runs import Run
 from tests.processors import NOT_BUILT
 from tests.tiny.gemma3 import TinyGemma3, tiny_gemma3_gguf
@@ -32,12 +32,6 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     draft_always(monkeypatch, random.Random(5))
-
-
-def drafted(run: Run) -> tuple[int, int]:
-    """Return the numbers of drafted and accepted tokens over all requests."""
-    done = [run.done(number) for number in range(len(PROMPTS))]
-    return sum(one.drafted for one in done), sum(one.accepted for one in done)
 
 
 def leaked_by_draft(run: Run) -> int:
