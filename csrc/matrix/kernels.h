@@ -54,12 +54,18 @@ constexpr int max_tile = 8;   // the most tokens a tile function of any instruct
 struct PrefetchDistance {
     int near = 0, far = 0;
 };
+struct Prefetch {
+    PrefetchDistance few, many;
+
+    PrefetchDistance with(int64_t tokens) const { return tokens > 4 ? many : few; }
+};
 // Measured on Intel processors: their hardware follows a stream within a page. An early prefetch into the second-level
 // cache carries it over the edge of the page, a late one brings it near. Prefetching everything early into the
 // first-level cache takes the buffers that the hardware needs.
-constexpr PrefetchDistance prefetch_with_hardware = {1024, 3072};
-// Measured on AMD processors: with eight tokens the hardware falls behind; one early prefetch for each line keeps up.
-constexpr PrefetchDistance prefetch_instead_of_hardware = {8192, 0};
+constexpr Prefetch prefetch_with_hardware = {{1024, 3072}, {1024, 3072}};
+// Measured on AMD processors: with few tokens one early prefetch for each line is fastest. With more, lines that wait
+// for memory would take all buffers of the first-level cache, so that they come to the second-level one first.
+constexpr Prefetch prefetch_instead_of_hardware = {{8192, 0}, {4096, 8192}};
 
 // Multiplies `groups` consecutive row groups (`stride` bytes apart) by T tokens: y[t][g * R + r]. x[t] points at token
 // t's first activations (an ActivationBlock, a SplitBlock, a WordBlock or float32 values); blocks are `step` bytes
@@ -87,7 +93,7 @@ using WordFunction = void (*)(const float* x, int64_t columns, WordBlock* block)
 
 struct MatrixKernels {
     int rows;                                       // R
-    PrefetchDistance prefetch;                      // for weights read from memory
+    Prefetch prefetch;                              // for weights read from memory
     int tile[layout_count];                         // tokens in the largest tile of a layout
     TileFunction product[layout_count][max_tile];   // [layout][tokens - 1], null if all tokens use the wide function
     WideFunction wide[layout_count];                // null, or the function for `wide_from` tokens or more

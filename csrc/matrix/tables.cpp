@@ -10,7 +10,7 @@ namespace {
 
 // Returns a table that these functions fill in, one after another.
 template <class... Adds>
-MatrixKernels table(int rows, PrefetchDistance prefetch, Adds... adds) {
+MatrixKernels table(int rows, Prefetch prefetch, Adds... adds) {
     MatrixKernels kernels{};
     kernels.rows = rows;
     kernels.prefetch = prefetch;
@@ -22,7 +22,7 @@ MatrixKernels table(int rows, PrefetchDistance prefetch, Adds... adds) {
 
 const MatrixKernels& matrix_kernels(CpuLevel level) {
 #if defined(__x86_64__)
-    static const PrefetchDistance prefetch = made_by_amd() ? prefetch_instead_of_hardware : prefetch_with_hardware;
+    static const Prefetch prefetch = made_by_amd() ? prefetch_instead_of_hardware : prefetch_with_hardware;
     switch (level) {
         case CpuLevel::avx2: {
             static const MatrixKernels kernels =
