@@ -38,7 +38,7 @@ def draft_always(monkeypatch: pytest.MonkeyPatch, dice: random.Random) -> None:
     monkeypatch.setattr(Cost, "step_s", 0.01)
     monkeypatch.setattr(Cost, "measured", lambda cost, drafts, seconds: None)
 
-    def add(estimate: StepEstimate, candidates: Any, row: float, **_: Any) -> list[int]:
+    def add(estimate: StepEstimate, candidates: Any, **_: Any) -> list[int]:
         most = [candidate.most for candidate in candidates]
         return [count if dice.random() < 0.7 else dice.randint(0, count) for count in most]
 

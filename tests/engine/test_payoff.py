@@ -10,6 +10,15 @@ import pytest
 from puna.engine.drafting.payoff import Candidate, Cost, StepEstimate
 
 
+def cost_of(*added: float) -> Cost:
+    """Return a cost whose n-th draft token raises the time of a step to the n-th of `added` beyond 1."""
+    cost = Cost()
+    for drafts, time in enumerate([0.0, *added]):
+        for _ in range(9):
+            cost.measured(drafts, 1 + time)
+    return cost
+
+
 def rate(counts: list[int], candidates: list[Candidate], streams: int, row: float) -> float:
     """Return the tokens per step time, by definition."""
     tokens: float = streams
@@ -22,7 +31,7 @@ def rate(counts: list[int], candidates: list[Candidate], streams: int, row: floa
 @pytest.mark.parametrize("acceptance", [(0.9,), (0.5,), (0.1,), (0.9, 0.2), (0.7, 0.6, 0.05)])
 def test_chosen_drafts_are_nearly_optimal(acceptance: tuple[float, ...], row: float) -> None:
     candidates = [Candidate(acceptance, 4) for acceptance in acceptance]
-    counts = StepEstimate(len(acceptance)).add(candidates, row)
+    counts = StepEstimate(cost_of(row), len(acceptance)).add(candidates)
     tried = [list(other) for other in product(range(5), repeat=len(acceptance))]
     best = max(rate(other, candidates, len(acceptance), row) for other in tried)
     found = rate(counts, candidates, len(acceptance), row)
@@ -32,22 +41,19 @@ def test_chosen_drafts_are_nearly_optimal(acceptance: tuple[float, ...], row: fl
 
 def test_the_price_of_deeper_drafts_is_shared_by_all() -> None:
     one, many = [Candidate(0.6, 8)], [Candidate(0.6, 8)] * 6
-    assert StepEstimate(1).add(one, 0.02, pass_cost=0.55) == [0]
-    assert StepEstimate(6).add(many, 0.02, pass_cost=0.01) != [0] * 6
+    assert StepEstimate(cost_of(0.02), 1).add(one, pass_cost=0.55) == [0]
+    assert StepEstimate(cost_of(0.02), 6).add(many, pass_cost=0.01) != [0] * 6
 
 
 def test_no_candidate_drafts_more_than_it_offers() -> None:
-    assert StepEstimate(3).add([Candidate(0.99, 2), Candidate(0.99, 0), Candidate(0.99, 5)], 0.01) == [
-        2,
-        0,
-        5,
-    ]
-    assert StepEstimate(1).add([], 0.01) == []
+    candidates = [Candidate(0.99, 2), Candidate(0.99, 0), Candidate(0.99, 5)]
+    assert StepEstimate(cost_of(0.01), 3).add(candidates) == [2, 0, 5]
+    assert StepEstimate(cost_of(0.01), 1).add([]) == []
 
 
 def test_a_step_stays_within_its_time_limit() -> None:
-    estimate = StepEstimate(2)
-    assert estimate.add([Candidate(0.99, 8)], 0.03, longest=1.05) == [1]
+    estimate = StepEstimate(cost_of(0.03), 2)
+    assert estimate.add([Candidate(0.99, 8)], longest=1.05) == [1]
     assert estimate.time == pytest.approx(1.03)
 
 
@@ -58,7 +64,28 @@ def test_the_cost_of_a_row_is_estimated_despite_interruptions() -> None:
         interrupted = 0.05 if dice.random() < 0.2 else 0.0
         cost.measured(drafts, 0.02 * (1 + 0.1 * drafts) * dice.uniform(0.97, 1.1) + interrupted)
     assert cost.step_s == pytest.approx(0.02, rel=0.1)
-    assert cost.row == pytest.approx(0.1, rel=0.5)
+    for drafts in (1, 2, 4, 6, 8, 12):
+        assert cost.of(drafts) == pytest.approx(0.1 * drafts, rel=0.5, abs=0.05)
+
+
+def test_a_first_row_that_costs_most_is_worth_it_only_with_others() -> None:
+    cost = cost_of(0.6, 0.62, 0.64, 0.66)
+    assert StepEstimate(cost, 1).add([Candidate(0.9, 1)]) == [1]
+    assert StepEstimate(cost, 1).add([Candidate(0.7, 1)]) == [0]
+    assert StepEstimate(cost, 1).add([Candidate(0.7, 4)]) == [4]
+    assert StepEstimate(cost, 4).add([Candidate(0.9, 1), *[Candidate(0.2, 4)] * 3]) == [0] * 4
+
+
+def test_rows_of_a_group_are_filled_but_no_other_is_begun() -> None:
+    """As where a kernel computes four rows at a time."""
+    cost = cost_of(0.02, 0.04, 0.06, 1.2, 1.22)
+    assert StepEstimate(cost, 1).add([Candidate(0.8, 8)]) == [3]
+
+
+def test_what_is_forced_counts_as_rows_of_the_step() -> None:
+    estimate = StepEstimate(cost_of(0.02, 0.04, 0.06, 1.2), 1)
+    assert estimate.add([Candidate(1.0, 3)]) == [3]
+    assert estimate.add([Candidate(0.9, 3)]) == [0]
 
 
 def test_costs_are_unknown_before_plain_steps_and_long_after_them() -> None:

@@ -5,13 +5,15 @@ The unit of time is a step in which the same number of sequences draft nothing.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+import math
+from bisect import bisect_left
+from collections import Counter, defaultdict, deque
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 #: The estimate is the lower quartile of this many measurements, since interruptions only add time.
 _WINDOW = 9
-#: Assumed cost of a row until it is measured, and bounds of its measured cost.
+#: Assumed cost of a row until one is measured, and bounds of its measured cost.
 _FIRST_ROW, _MIN_ROW, _MAX_ROW = 0.25, 0.01, 2.0
 #: First steps with a number of rows, which are slower because they are recorded for replay.
 _WARMING_UP = 3
@@ -20,7 +22,7 @@ _REMEASURED_AFTER = 32
 #: Expected yield must exceed cost by this factor: neither is known exactly.
 _CAUTION = 1.25
 #: The share of time that drafts may lose in the long run.
-_LOSS = 0.01
+_LOSS = 0.005
 #: Time that drafts may lose before any was right, and at most after many were.
 _FIRST_ALLOWANCE, _MAX_ALLOWANCE = 1.25, 4.0
 #: Time kept for sequences that have drafted nothing yet, and for drafts that are expected to pay.
@@ -40,12 +42,17 @@ class Recent:
 
 
 class Cost:
-    """The cost of drafting with a given number of decoding sequences."""
+    """The cost of drafting with a given number of decoding sequences.
+
+    It does not grow evenly with the number of draft tokens, because kernels compute rows in groups. So each
+    number is measured, and others are interpolated.
+    """
 
     def __init__(self) -> None:
         self._seen: Counter[int] = Counter()  # steps, by the number of draft tokens
         self._plain_s = Recent()  # steps without drafts
-        self._row = Recent()  # time that each draft token added to a step
+        self._added: defaultdict[int, Recent] = defaultdict(Recent)  # time that so many draft tokens added
+        self._known = [(0, 0.0)]  # the numbers measured, with their times
         self._since_plain = 0
 
     @property
@@ -58,10 +65,18 @@ class Cost:
         """The time of a step without drafts."""
         return self._plain_s.value
 
-    @property
-    def row(self) -> float:
-        """Time that one more row adds to a step."""
-        return min(max(self._row.value, _MIN_ROW), _MAX_ROW) if self._row.value else _FIRST_ROW
+    def of(self, drafts: int) -> float:
+        """Return the time that `drafts` draft tokens add to a step."""
+        place = bisect_left(self._known, (drafts, 0.0))
+        if len(self._known) == 1:
+            time = _FIRST_ROW * drafts
+        elif place == len(self._known):
+            most, added = self._known[-1]
+            time = added * drafts / most
+        else:
+            (fewer, low), (more, high) = self._known[max(place - 1, 0)], self._known[place]
+            time = low + (high - low) * (drafts - fewer) / max(more - fewer, 1)
+        return min(max(time, _MIN_ROW * drafts), _MAX_ROW * drafts)
 
     def measured(self, drafts: int, seconds: float) -> None:
         """Note that a step with `drafts` draft tokens took `seconds`."""
@@ -73,7 +88,8 @@ class Cost:
             self._since_plain = 0
         elif self.step_s:
             self._since_plain += 1
-            self._row.add((seconds / self.step_s - 1) / drafts)
+            self._added[drafts].add(max(seconds / self.step_s - 1, 0.0))
+            self._known = [(0, 0.0), *sorted((count, each.value) for count, each in self._added.items())]
 
 
 class Allowance:
@@ -116,39 +132,44 @@ class Candidate:
 
 @dataclass
 class StepEstimate:
-    """The expected tokens and time of the next step."""
+    """The expected tokens and time of the next step, whose draft tokens have a `cost`."""
 
+    cost: Cost
     tokens: float
-    time: float = 1.0
+    drafts: int = 0
+    passes: float = 0.0  # time of the drafter's passes
+
+    @property
+    def time(self) -> float:
+        return 1 + self.cost.of(self.drafts) + self.passes
 
     def add(
-        self,
-        candidates: Items[Candidate],
-        row: float,
-        *,
-        longest: float = float("inf"),
-        pass_cost: float = 0.0,
+        self, candidates: Items[Candidate], *, longest: float = math.inf, pass_cost: float = 0.0
     ) -> list[int]:
         """Return how many tokens each candidate should draft, and add them to the estimate.
 
-        A token is drafted if it raises the expected tokens per time. It costs its batch row, `row`, and a
-        share of `pass_cost`, the drafter's pass for one more token of all candidates. The step may take up
-        to `longest`.
+        The likeliest tokens come first, and as many are drafted as give the most expected tokens per time.
+        The drafter makes passes of `pass_cost`, each for one more token of all candidates. The step may take
+        up to `longest`.
         """
-        counts = [0] * len(candidates)
-        for depth in range(1, max((candidate.most for candidate in candidates), default=0) + 1):
-            rate = self.tokens / self.time * _CAUTION
-            gains = {
-                index: candidate.acceptance**depth
-                for index, candidate in enumerate(candidates)
-                if counts[index] == depth - 1 and candidate.most >= depth
-            }
-            gains = {index: gain for index, gain in gains.items() if gain > row * rate}
-            gain, price = sum(gains.values()), pass_cost + row * len(gains)
-            if not gains or gain <= price * rate or self.time + price > longest:
-                break
-            self.tokens += gain
-            self.time += price
-            for index in gains:
-                counts[index] = depth
-        return counts
+        if not candidates:
+            return []
+        gains = sorted(
+            (-(candidate.acceptance**depth), depth, index)
+            for index, candidate in enumerate(candidates)
+            for depth in range(1, candidate.most + 1)
+        )
+        best_rate = self.tokens / self.time
+        drafted, tokens, passes = 0, self.tokens, 0.0
+        found = replace(self)
+        for number, (loss, depth, _) in enumerate(gains, start=1):
+            if -loss <= _MIN_ROW * best_rate:
+                break  # nor would any further token pay
+            tokens, passes = tokens - loss, max(passes, pass_cost * depth)
+            reached = StepEstimate(self.cost, tokens, self.drafts + number, self.passes + passes)
+            rate = (self.tokens + (tokens - self.tokens) / _CAUTION) / reached.time
+            if rate > best_rate and reached.time <= longest:
+                drafted, found, best_rate = number, reached, rate
+        self.tokens, self.drafts, self.passes = found.tokens, found.drafts, found.passes
+        counts = Counter(index for _, _, index in gains[:drafted])
+        return [counts[index] for index in range(len(candidates))]

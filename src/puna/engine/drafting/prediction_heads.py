@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("puna.engine")
 
 #: Minimum rows computed together for a sequence that drafts nothing.
-_READ_TOGETHER = 32
+_READ_TOGETHER = 64
 
 
 @dataclass

@@ -17,7 +17,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 from weakref import WeakKeyDictionary
 
@@ -345,42 +345,42 @@ class Speculation:
     ) -> tuple[list[tuple[_Offer, int]], float]:
         """Return the offers to use, and how many tokens of each; and the time lost if all are wrong."""
         self._streams = streams
-        estimate = StepEstimate(streams)
+        estimate = StepEstimate(cost, streams)
         uncertain = [offer for offer in offers if offer.source != FORCED]
-        forced = self._worthwhile(
-            estimate, [offer for offer in offers if offer.source == FORCED], cost, longest
-        )
-        tokens, certain = estimate.tokens, estimate.time
-        chosen = self._worthwhile(estimate, uncertain, cost, longest)
+        forced = self._worthwhile(estimate, [each for each in offers if each.source == FORCED], longest)
+        before, certain = replace(estimate), estimate.time
+        chosen = self._worthwhile(estimate, uncertain, longest)
         if chosen and estimate.time - certain > self._allowance.left:
-            estimate = StepEstimate(tokens, certain)
+            estimate = before
             longest = min(longest, certain + self._allowance.left)
-            chosen = self._worthwhile(estimate, uncertain, cost, longest)
+            chosen = self._worthwhile(estimate, uncertain, longest)
         elif uncertain and not chosen and not forced:
             offer = min(uncertain, key=lambda offer: offer.drafting.drafted)
-            price = cost.row
+            trial = cost.of(1)
             if offer.source == GENERATED:
                 assert self._drafter is not None
-                price += self._drafter.pass_cost(cost.step_s)
-                price += self._drafter.catch_up_cost(offer.batch_slice.sequence, cost.step_s)
-            if self._allowance.may_try(price, first=not offer.drafting.drafted):
-                chosen, estimate.time = [(offer, 1)], certain + price
+                trial += self._drafter.pass_cost(cost.step_s)
+                trial += self._drafter.catch_up_cost(offer.batch_slice.sequence, cost.step_s)
+            if self._allowance.may_try(trial, first=not offer.drafting.drafted):
+                self._allowance.spend(trial)
+                return [(offer, 1)], trial
         price = estimate.time - certain
         self._allowance.spend(price)
         return forced + chosen, price
 
     def _worthwhile(
-        self, estimate: StepEstimate, offers: list[_Offer], cost: Cost, longest: float
+        self, estimate: StepEstimate, offers: list[_Offer], longest: float
     ) -> list[tuple[_Offer, int]]:
         """Return the offers that raise the expected tokens per time, and how many tokens of each."""
-        pass_cost = self._drafter.pass_cost(cost.step_s) if self._drafter is not None else 0.0
+        drafter, step_s = self._drafter, estimate.cost.step_s
+        pass_cost = drafter.pass_cost(step_s) if drafter is not None else 0.0
         chosen: list[tuple[_Offer, int]] = []
         for price, group in (
             (0.0, [offer for offer in offers if offer.source != GENERATED]),
             (pass_cost, [offer for offer in offers if offer.source == GENERATED]),
         ):
             candidates = [offer.candidate for offer in group]
-            counts = estimate.add(candidates, cost.row, pass_cost=price, longest=longest)
+            counts = estimate.add(candidates, pass_cost=price, longest=longest)
             chosen += [(offer, count) for offer, count in zip(group, counts, strict=True) if count]
         return chosen
 
