@@ -125,14 +125,16 @@ def compare(
             our_rates, openvino_rates = rates.pop(PUNA), rates.pop(OPENVINO, [])
             best = choosing.best(rates)
             others = {setting: some for setting, some in (tried | rates).items() if setting != best}
+            vnni, depth = kernels() == "avx512", test.depth + test.tokens / 2
             yield Result(
                 name, test.label, test.kind, our_rates, rates[best], test.bar, bandwidths,
-                tokens=test.tokens, streams=test.streams,
-                step_bytes=costs.decode_bytes(test.streams, test.depth + test.tokens / 2),
+                tokens=test.tokens, streams=test.streams, step_bytes=costs.decode_bytes(test.streams, depth),
                 prompt_products=costs.prompt_products(test.tokens), floats=costs.floats,
                 setting=best, others=others, openvino=openvino_rates, share_bar=test.share,
                 prompt_bound=costs.prompt_bound(test.tokens, machine)
-                if test.kind == "prompt" and kernels() == "avx512" else None,
+                if test.kind == "prompt" and vnni else None,
+                decode_bound=costs.decode_bound(test.streams, depth, machine)
+                if test.kind == "decode" and vnni else None,
             )  # fmt: skip
 
 

@@ -48,6 +48,7 @@ class Result:
     openvino: list[float] = field(default_factory=list)  # empty if not compared
     share_bar: float = BANDWIDTH_BAR  # the share of the read bandwidth to reach
     prompt_bound: float | None = None  # the share of the peak that its kernels can reach, if known
+    decode_bound: float | None = None  # the rate of several streams that memory and kernels allow, if known
 
     @property
     def our_rate(self) -> float:
@@ -66,13 +67,17 @@ class Result:
         return self.bar is None or self.ratio >= self.bar
 
     def share(self, machine: Machine) -> float | None:
-        """Return the fraction of the bound: read bandwidth for decoding, multiply-adds for a prompt."""
+        """Return the fraction of the bound: read bandwidth for decoding, multiply-adds for a prompt.
+
+        The bandwidth is that of the same repetition, since it varies.
+        """
         if self.kind == "prompt":
             peak = machine.float_peak if self.floats else machine.byte_peak
             return self.our_rate / self.tokens * self.prompt_products / peak if peak else None
-        if not self.bandwidths:
-            return None
-        return self.our_rate * self.step_bytes / statistics.median(self.bandwidths)
+        if self.bandwidths:
+            shares = (rate / read for rate, read in zip(self.ours, self.bandwidths, strict=True))
+            return statistics.median(shares) * self.step_bytes
+        return self.our_rate / self.decode_bound if self.decode_bound else None
 
 
 @dataclass
@@ -116,7 +121,7 @@ def line(result: Result, machine: Machine) -> str:
     share, bar = result.share(machine), ""
     if result.bar is not None:
         bar = f", bar {result.bar:.1f} {'met' if result.met else 'MISSED'}"
-    of = "peak" if result.kind == "prompt" else "bandwidth"
+    of = "peak" if result.kind == "prompt" else "bandwidth" if result.bandwidths else "bound"
     if result.prompt_bound:
         of += f" (bound {result.prompt_bound:.0%})"
     return (
@@ -213,6 +218,8 @@ def _share(result: Result, machine: Machine) -> str:
     if result.kind == "prompt":
         bound = f", bound {result.prompt_bound:.0%}" if result.prompt_bound else ""
         return f"{share:.0%} of {'float32' if result.floats else '8-bit'} peak{bound}"
+    if not result.bandwidths:
+        return f"{share:.0%} of bound"
     mark = "✓" if share >= result.share_bar else "✗"
     return f"{share:.0%} of bandwidth {mark}"
 

@@ -71,7 +71,9 @@ class Machine:
 class Need:
     """The cost of evaluating tokens, computed from the file."""
 
-    layer_bytes: float  # bytes of the matrices a token passes through (only the experts it uses)
+    shared_bytes: float  # bytes of the layers' matrices that every token passes through
+    expert_bytes: float  # bytes of all experts
+    used_experts: float  # the share of experts that a token uses
     layer_products: float  # multiply-adds per token in them
     head_bytes: float  # bytes of the output matrix, needed only for sampled tokens
     head_products: float
@@ -84,7 +86,16 @@ class Need:
 
     def decode_bytes(self, streams: int, depth: float) -> float:
         """Return the bytes read in one step of `streams` sequences with `depth` positions each."""
-        return self.layer_bytes + self.head_bytes + streams * depth * self.cell_bytes
+        experts = 1 - (1 - self.used_experts) ** streams  # those used by any token, if each is as likely
+        layers = self.shared_bytes + experts * self.expert_bytes
+        return layers + self.head_bytes + streams * depth * self.cell_bytes
+
+    def decode_bound(self, streams: int, depth: float, machine: Machine) -> float:
+        """Return the tokens per second of `streams` sequences that memory and AVX-512 VNNI allow."""
+        integers = streams * (self.layer_multiplications + self.head_multiplications)
+        floats = streams * (depth * self.cell_products + self.state_products)
+        multiplying_s = integers / machine.byte_peak + floats / machine.float_peak
+        return streams / max(self.decode_bytes(streams, depth) / machine.read, multiplying_s)
 
     def prompt_products(self, length: int) -> float:
         """Return the multiply-adds of evaluating a prompt of `length` tokens and sampling once."""
@@ -144,7 +155,7 @@ def need(path: Path) -> Need:
         heads = int(file.get("attention.head_count"))
         kv_heads = int(file.get("attention.head_count_kv", heads))
         head_dim = int(file.get("attention.key_length", file.get("embedding_length") // heads))
-        layer_bytes = layer_products = head_bytes = head_products = state_products = 0.0
+        shared_bytes = expert_bytes = layer_products = head_bytes = head_products = state_products = 0.0
         layer_multiplications = head_multiplications = 0.0
         kinds = set()
         for name, tensor in file.tensors.items():
@@ -157,7 +168,11 @@ def need(path: Path) -> Need:
             own, every = multiplications(tensor.type.name)
             if name.startswith("blk."):
                 share = used if "_exps." in name else 1.0
-                layer_bytes, layer_products = layer_bytes + share * stored, layer_products + share * values
+                if "_exps." in name:
+                    expert_bytes += stored
+                else:
+                    shared_bytes += stored
+                layer_products += share * values
                 layer_multiplications += share * values * every / own
                 kinds.add(tensor.type)
             elif name == "output.weight" or "output.weight" not in file.tensors:
@@ -167,7 +182,7 @@ def need(path: Path) -> Need:
                 # Three multiply-adds and a multiplication for each entry of a memory [keys, values].
                 state_products += 4.0 * tensor.shape[0] * int(file.get("ssm.state_size")) ** 2
     return Need(
-        layer_bytes, layer_products, head_bytes, head_products,
+        shared_bytes, expert_bytes, used, layer_products, head_bytes, head_products,
         cell_bytes=2.0 * layers * 2 * kv_heads * head_dim,
         cell_products=2.0 * layers * heads * head_dim,
         state_products=state_products,
