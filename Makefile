@@ -27,7 +27,7 @@ NAMES := .venv/names-$(shell find src -name '*.py' | sort | cksum | tr ' ' '-')
 SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc -type f)
 
 .PHONY: run venv page page-if-possible test test-fast test-thorough test-page test-clients test-deploy test-schemathesis test-sanitize test-gpu test-gpu-emulated test-portable test-wheel test-wheel-twice check-macos check-cross test-cluster wheel lock soak fuzz fuzz-native lint bench test-peers bench-peers bench-serving
-.PHONY: bench-accuracy bench-agents bench-architectures bench-cluster bench-embedding bench-gpu bench-hearing bench-kernels bench-prompt-cache bench-sampling bench-speculation bench-structured bench-vision
+.PHONY: bench-accuracy bench-agents bench-architectures bench-cluster bench-embedding bench-gpu bench-hearing bench-kernels bench-prompt-cache bench-sampling bench-speculation bench-steps bench-structured bench-vision
 .PHONY: cluster-simulation docs-clients docs-gpu docs-memory docs-models site demo-vision-evaluation demo-hearing-evaluation clean distclean help
 
 run: .venv/installed page-if-possible ## tell a story with the bundled model; its server stays for the browser
@@ -173,6 +173,9 @@ bench-prompt-cache: .venv/installed ## measure how soon a conversation goes on a
 
 bench-kernels: .venv/installed ## hold the matrix kernels against what bounds them
 	$(BIN)/python bench/kernel_bounds.py --output docs
+
+bench-steps: .venv/installed ## divide the time of decode steps among kernels, beside what memory allows
+	$(BIN)/python bench/steps.py --output docs
 
 bench-sampling: .venv-peers/installed ## measure what drawing a token costs, beside llama.cpp
 	$(PEERS)/python bench/sampling.py

@@ -1,5 +1,6 @@
 """Measure the time a decode step spends in kernels and in each part of the engine.
 
+    make bench-steps               # the models of bench/rows.py: writes docs/steps.json and its table
     python bench/steps.py MODEL.gguf [--streams 1] [--steps 64] [--threads 0] [--repetitions 5] [--cpu]
 
 Kernel time is spent inside the extension's functions; everything else is Python and numpy. The time of
@@ -15,9 +16,16 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
+
+import roofline
+from models import random_model
+from pages import DOCS
+from report import processor
+from rows import ARCHITECTURES, CASES, Case
+from steps_report import REPORT, Row, Run, line
 
 from puna.engine import executor as executor_module
 from puna.engine.answers import Answers
@@ -166,35 +174,65 @@ def measure(
     return min(totals[1:]), {name: min(values[1:]) for name, values in parts.items()}
 
 
+def bounded(case: Case, steps: int, repetitions: int) -> Row:
+    """Return the run of one stream with the median share of the bandwidth, measured before and after it."""
+    path, threads = random_model(case.shape, case.mix), default_backend().threads()
+    size, dice, runs = roofline.need(path).decode_bytes(1, PROMPT + steps / 2), random.Random(7), list[Row]()
+    with closing(Engine(load_model(path), EngineSizes(context=PROMPT + steps + 2, parallel=1))) as engine:
+        for _ in range(repetitions + 1):
+            run, watch = decode(engine, 1, steps, dice), Stopwatch(time.perf_counter)
+            next(run)
+            read, began = roofline.read_bandwidth(threads), time.perf_counter()
+            with watching(engine, watch):
+                next(run)
+            total = (time.perf_counter() - began) / steps
+            read = (read + roofline.read_bandwidth(threads)) / 2
+            kernels = {
+                name.removeprefix("kernel "): seconds / steps
+                for name, seconds in watch.seconds.items()
+                if name.startswith("kernel")
+            }
+            runs.append(Row(case.name, total, size, read, kernels))
+    return sorted(runs[1:], key=lambda row: row.least_s / row.step_s)[repetitions // 2]
+
+
+def show(model: Path, total: float, parts: dict[str, float], streams: int) -> None:
+    """Print the time of each part."""
+    kernels = sum(seconds for name, seconds in parts.items() if name.startswith("kernel"))
+    print(f"{model.name}, {streams} streams, {default_backend().threads()} threads")
+    print(f"{'step':24}{total * 1e6:10.1f} us  {streams / total:8.1f} tokens/s")
+    print(f"{'outside kernels':24}{(total - kernels) * 1e6:10.1f} us  {100 * (1 - kernels / total):6.1f} %")
+    for name, seconds in sorted(parts.items(), key=lambda item: -item[1]):
+        print(f"{name:24}{seconds * 1e6:10.1f} us  {100 * seconds / total:6.1f} %")
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("model", type=Path)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", type=Path, nargs="?")
     parser.add_argument("--streams", type=int, default=1)
     parser.add_argument("--steps", type=int, default=64)
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--cpu", action="store_true")
+    parser.add_argument("--output", type=Path, help=f"folder for the results (make: {DOCS.name})")
     chosen = parser.parse_args()
-    ops = default_backend()
-    ops.set_threads(chosen.threads)
-    engine = Engine(
-        load_model(chosen.model, ops=ops),
-        EngineSizes(context=PROMPT + chosen.steps + 2, parallel=chosen.streams),
-    )
-    total, parts = measure(
-        engine,
-        chosen.streams,
-        chosen.steps,
-        chosen.repetitions,
-        time.thread_time if chosen.cpu else time.perf_counter,
-    )
-    engine.close()
-    kernels = sum(seconds for name, seconds in parts.items() if name.startswith("kernel"))
-    print(f"{chosen.model.name}, {chosen.streams} streams, {ops.threads()} threads")
-    print(f"{'step':24}{total * 1e6:10.1f} us  {chosen.streams / total:8.1f} tokens/s")
-    print(f"{'outside kernels':24}{(total - kernels) * 1e6:10.1f} us  {100 * (1 - kernels / total):6.1f} %")
-    for name, seconds in sorted(parts.items(), key=lambda item: -item[1]):
-        print(f"{name:24}{seconds * 1e6:10.1f} us  {100 * seconds / total:6.1f} %")
+    default_backend().set_threads(chosen.threads)
+    if chosen.model is not None:
+        clock = time.thread_time if chosen.cpu else time.perf_counter
+        sizes = EngineSizes(context=PROMPT + chosen.steps + 2, parallel=chosen.streams)
+        with closing(Engine(load_model(chosen.model), sizes)) as engine:
+            found = measure(engine, chosen.streams, chosen.steps, chosen.repetitions, clock)
+        show(chosen.model, *found, chosen.streams)
+        return
+    rows = []
+    for case in (*CASES, *ARCHITECTURES):
+        if any(test.kind == "decode" and test.streams == 1 and not test.depth for test in case.tests):
+            rows.append(bounded(case, chosen.steps, chosen.repetitions))
+            print(line(rows[-1]), flush=True)
+    if chosen.output:
+        REPORT.write(Run(processor(), default_backend().threads(), rows), chosen.output)
 
 
 if __name__ == "__main__":

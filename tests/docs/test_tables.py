@@ -21,6 +21,7 @@ PAGES = [
 REPORTS = {
     "docs/performance.json": "report",
     "docs/kernels.json": "kernel_bounds_report",
+    "docs/steps.json": "steps_report",
     "docs/serving.json": "serving_report",
     "docs/accuracy.json": "accuracy_report",
     "docs/speculation.json": "speculation_report",
