@@ -126,6 +126,7 @@ void activate(Activation kind, const float* gate, float* up, int64_t count) {
         case Activation::swiglu: return kernels.swiglu(gate, up, count, up);
         case Activation::clamped_swiglu: return kernels.clamped_swiglu(gate, up, count, up);
         case Activation::geglu: return kernels.geglu(gate, up, count, up);
+        case Activation::reglu: return kernels.reglu(gate, up, count, up);
         case Activation::gelu: return kernels.gelu(up, count, up);
         case Activation::squared_relu: return kernels.squared_relu(up, count, up);
     }

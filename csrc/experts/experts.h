@@ -7,7 +7,7 @@
 namespace puna {
 
 // Activations of gate and up, or, without gates, of up alone; see RowKernels.
-enum class Activation : int { swiglu, clamped_swiglu, geglu, gelu, squared_relu };
+enum class Activation : int { swiglu, clamped_swiglu, geglu, reglu, gelu, squared_relu };
 constexpr bool has_gate(Activation a) { return a < Activation::gelu; }
 
 // The matrices of all experts lie below each other in one packed matrix: expert e of `count` has the rows [e * rows /

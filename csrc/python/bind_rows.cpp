@@ -466,6 +466,9 @@ void register_rows(nb::module_& m) {
     m.def(
         "geglu", [](Argument gate, Argument up) { return bind_pairs<geglu>("geglu", "gate", "up", gate, up); },
         "gate"_a, "up"_a, "gelu(gate) * up, GELU by its approximation with tanh.");
+    m.def(
+        "reglu", [](Argument gate, Argument up) { return bind_pairs<reglu>("reglu", "gate", "up", gate, up); },
+        "gate"_a, "up"_a, "max(gate, 0) * up.");
     m.def("gelu", [](Argument x) { return bind_single<gelu>("gelu", x); }, "x"_a, "GELU, exactly.");
     m.def("squared_relu", [](Argument x) { return bind_single<squared_relu>("squared_relu", x); }, "x"_a,
           "max(x, 0)^2.");

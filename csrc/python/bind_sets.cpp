@@ -41,8 +41,8 @@ bool runs_the_same(const std::string& operation, CpuLevel a, CpuLevel b, std::op
     if (is_one_of({"attention"})) return &attention_kernels(a) == &attention_kernels(b);
     if (is_one_of({"choose_cells", "choose_blocks"})) return &indexer_kernels(a) == &indexer_kernels(b);
     if (is_one_of({"choose", "top_k", "sum_of_exponentials"})) return &sample_kernels(a) == &sample_kernels(b);
-    if (is_one_of({"rms_norm", "add_rms_norm", "layer_norm", "rope", "swiglu", "clamped_swiglu", "geglu", "gelu",
-                   "squared_relu", "sigmoid_gate", "softcap", "store_rows"})) {
+    if (is_one_of({"rms_norm", "add_rms_norm", "layer_norm", "rope", "swiglu", "clamped_swiglu", "geglu",
+                   "reglu", "gelu", "squared_relu", "sigmoid_gate", "softcap", "store_rows"})) {
         return &row_kernels(a) == &row_kernels(b);
     }
     if (is_one_of({"short_conv", "linear_attention"})) return &recurrent_kernels(a) == &recurrent_kernels(b);

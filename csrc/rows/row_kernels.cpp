@@ -123,6 +123,10 @@ struct Geglu {
     }
 };
 
+struct Reglu {
+    static PUNA_INLINE Vec of(Vec gate, Vec up) { return max(Vec::splat(0), gate) * up; }   // in this order NaN stays
+};
+
 struct SigmoidGate {
     static PUNA_INLINE Vec of(Vec x, Vec gate) { return x / (Vec::splat(1) + exp(Vec::splat(0) - gate)); }
 };
@@ -184,8 +188,8 @@ void softcap_range(const float* x, float cap, int64_t count, float* y) {
 }  // namespace
 
 const RowKernels PUNA_SET::row_kernels = {rms_norm_row, layer_norm_row, rope_table, rotate_head, gate_range<Swiglu>,
-                                         gate_range<ClampedSwiglu>, gate_range<Geglu>, each_of_range<Gelu>,
-                                         each_of_range<SquaredRelu>, gate_range<SigmoidGate>, softcap_range,
-                                         store_numbers};
+                                         gate_range<ClampedSwiglu>, gate_range<Geglu>, gate_range<Reglu>,
+                                         each_of_range<Gelu>, each_of_range<SquaredRelu>, gate_range<SigmoidGate>,
+                                         softcap_range, store_numbers};
 
 }  // namespace puna

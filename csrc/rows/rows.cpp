@@ -88,6 +88,13 @@ void geglu(const float* gate, const float* up, int64_t count, float* y) {
     });
 }
 
+void reglu(const float* gate, const float* up, int64_t count, float* y) {
+    const RowKernels& kernels = row_kernels();
+    parallel_ranges(count, floats_per_task, [&](int64_t begin, int64_t end, int) {
+        kernels.reglu(gate + begin, up + begin, end - begin, y + begin);
+    });
+}
+
 void gelu(const float* x, int64_t count, float* y) {
     const RowKernels& kernels = row_kernels();
     parallel_ranges(count, floats_per_task, [&](int64_t begin, int64_t end, int) {

@@ -24,6 +24,8 @@ struct RowKernels {
     void (*clamped_swiglu)(const float* gate, const float* up, int64_t count, float* y);
     // y = gelu(gate) * up, GELU approximated with tanh.
     void (*geglu)(const float* gate, const float* up, int64_t count, float* y);
+    // y = max(gate, 0) * up.
+    void (*reglu)(const float* gate, const float* up, int64_t count, float* y);
     // y = gelu(x), exactly: x times the normal distribution's share below x.
     void (*gelu)(const float* x, int64_t count, float* y);
     // y = max(x, 0)^2.
@@ -51,6 +53,7 @@ void rope(float* x, const int32_t* positions, const int32_t* axes, const float* 
 void swiglu(const float* gate, const float* up, int64_t count, float* y);
 void clamped_swiglu(const float* gate, const float* up, int64_t count, float* y);
 void geglu(const float* gate, const float* up, int64_t count, float* y);
+void reglu(const float* gate, const float* up, int64_t count, float* y);
 void gelu(const float* x, int64_t count, float* y);
 void squared_relu(const float* x, int64_t count, float* y);
 // y = scale * ln(1 + e^x) of x [rows, width], and 1 / (1 + e^-x), for the small arrays of heads' gates.

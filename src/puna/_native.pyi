@@ -237,6 +237,9 @@ def clamped_swiglu(gate: Array, up: Array) -> NDArray[Any]:
 def geglu(gate: Array, up: Array) -> NDArray[Any]:
     """gelu(gate) * up, GELU by its approximation with tanh."""
 
+def reglu(gate: Array, up: Array) -> NDArray[Any]:
+    """max(gate, 0) * up."""
+
 def squared_relu(x: Array) -> NDArray[Any]:
     """max(x, 0)^2."""
 

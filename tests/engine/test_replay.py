@@ -27,6 +27,7 @@ from tests.tiny.llama4 import TinyLlama4, tiny_llama4_gguf
 from tests.tiny.mamba import FALCON_H1, GRANITE_HYBRID, MAMBA2, NEMOTRON_H_LATENT
 from tests.tiny.minimax import MINIMAX_M3
 from tests.tiny.rwkv import RWKV7
+from tests.tiny.seeded import SEEDED
 
 pytestmark = pytest.mark.skipif(default_backend().name != "cpu", reason=NOT_BUILT)
 
@@ -92,6 +93,15 @@ def test_every_number_of_streams_is_replayed_to_the_bit(tiny: LoadedModel, types
 def test_replays_choose_experts_again(tmp_path: Path) -> None:
     mixtral = load_model(tiny_llama_gguf(tmp_path / "mixtral.gguf", TinyLlama(experts=4)))
     pair = Pair(mixtral)
+    for streams in (1, 2, 5):
+        for _ in range(6):
+            pair.step(*range(streams))
+    assert pair.proven == [1, 2, 5]
+
+
+def test_replays_choose_experts_by_the_layers_input(tmp_path: Path) -> None:
+    path = SEEDED["smallthinker-windows"].contents().write(tmp_path / "thinker.gguf")
+    pair = Pair(load_model(path))
     for streams in (1, 2, 5):
         for _ in range(6):
             pair.step(*range(streams))

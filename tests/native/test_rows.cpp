@@ -121,6 +121,9 @@ void test_gates(int64_t count) {
         near = near && std::fabs(y[i] - expected) <= std::fabs(expected) * allowed + 1e-35;
     }
     check(near, of_width("geglu", count));
+    reglu(gate.data(), up.data(), count, y.data());
+    for (size_t i = 0; i < gate.size(); i++) near = near && y[i] == (gate[i] > 0 ? gate[i] : 0) * up[i];
+    check(near, of_width("reglu", count));
     gelu(gate.data(), count, y.data());
     for (size_t i = 0; i < gate.size(); i++) {
         const double g = gate[i], expected = g / 2 * std::erfc(-g / std::sqrt(2.0));

@@ -143,6 +143,18 @@ def test_geglu_matches_its_definition(ops: TorchOps, shape: tuple[int, ...]) -> 
     close(ops.geglu(gate, up), F.gelu(gate.double(), approximate="tanh") * up.double())
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+def test_reglu_matches_its_definition(ops: TorchOps, shape: tuple[int, ...]) -> None:
+    gate, up = torch.randn(shape) * 3, torch.randn(shape)
+    close(ops.reglu(gate, up), gate.double().relu() * up.double())
+
+
+def test_reglu_is_right_at_the_ends_of_the_range(ops: TorchOps) -> None:
+    gate = torch.tensor([[-torch.inf, -1e30, 0.0, 1e30, torch.inf, torch.nan]])
+    expected = torch.tensor([[0.0, 0.0, 0.0, -2e30, -torch.inf, torch.nan]])
+    torch.testing.assert_close(ops.reglu(gate, torch.full_like(gate, -2.0)), expected, equal_nan=True)
+
+
 def test_clamped_swiglu_matches_its_definition(ops: TorchOps) -> None:
     gate, up = 6 * torch.randn(3, 45), 6 * torch.randn(3, 45)
     g, u = gate.double().clamp(max=7), up.double().clamp(-7, 7)

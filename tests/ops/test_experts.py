@@ -116,6 +116,8 @@ class Layer:
                     hidden = u.relu() ** 2
                 elif self.experts.activation == "geglu":
                     hidden = torch.nn.functional.gelu(g, approximate="tanh") * u
+                elif self.experts.activation == "reglu":
+                    hidden = g.relu() * u
                 else:
                     g, u = g.clamp(max=7), u.clamp(-7, 7)
                     hidden = g * torch.sigmoid(1.702 * g) * (u + 1)
@@ -156,8 +158,8 @@ def test_mixtures_match_their_definition_in_float64(ops: TorchOps, kind: str, si
 @pytest.mark.parametrize(
     "settings",
     [
-        {"activation": "clamped_swiglu"}, {"activation": "geglu"}, {"activation": "gelu"},
-        {"activation": "squared_relu"}, {"scale_inputs": True},
+        {"activation": "clamped_swiglu"}, {"activation": "geglu"}, {"activation": "reglu"},
+        {"activation": "gelu"}, {"activation": "squared_relu"}, {"scale_inputs": True},
         {"activation": "squared_relu", "scale_inputs": True}, {"gate_limit": 7.0, "up_limit": 5.0},
         {"gate_limit": 4.0, "up_limit": 6.0, "activation": "geglu", "scale_inputs": True},
     ],

@@ -119,6 +119,7 @@ def test_store_rows_refuses_cells_that_do_not_exist(kernels: TorchOps, cells: to
         lambda ops: ops.clamped_swiglu(torch.randn(2, 8), torch.randn(2, 7)),
         lambda ops: ops.geglu(torch.randn(2, 8), torch.randn(2, 7)),
         lambda ops: ops.geglu(torch.randn(8, 2).T, torch.randn(2, 8)),
+        lambda ops: ops.reglu(torch.randn(2, 8), torch.randn(2, 7)),
         lambda ops: ops.sigmoid_gate(torch.randn(2, 8), torch.randn(2, 7)),
         lambda ops: ops.sigmoid_gate(torch.randn(2, 8), torch.randn(2)),
         lambda ops: ops.sigmoid_gate(torch.randn(2, 8), torch.randn(1, 1)),
@@ -165,7 +166,7 @@ def test_other_operations_refuse_arguments_that_do_not_fit(
 ) -> None:
     with pytest.raises(
         ValueError,
-        match=r"rms_norm|layer_norm|gelu|squared_relu|swiglu|geglu|sigmoid_gate|softcap|rope_|temper_|store_rows"
+        match=r"rms_norm|layer_norm|gelu|squared_relu|swiglu|geglu|reglu|sigmoid_gate|softcap|rope_|temper_|store_rows"
         r"|split|mix|match_rms|above",
     ):
         call(kernels)

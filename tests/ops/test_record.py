@@ -169,6 +169,7 @@ CASES: dict[str, Callable[[Inputs], Tensor]] = {
     "match_rms": lambda i: ops.match_rms(i.x, i.x + i.x, 1e-5),
     "mix": lambda i: ops.mix([i.x, i.x + i.x], i.x)[1],
     "multiply": lambda i: i.x * i.x * i.norm,
+    "reglu": lambda i: ops.reglu(i.x, i.x),
     "rms_norm": lambda i: ops.rms_norm(i.x, i.norm, 1e-5),
     "rope": rope,
     "route": lambda i: ops.route(i.x, Routing(4))[1],

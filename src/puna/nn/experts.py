@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puna.errors import ModelError
-from puna.nn.feed_forward import FeedForward, at_most, clamp, relu
+from puna.nn.feed_forward import FeedForward, at_most, clamp
 from puna.nn.layers import Linear
 from puna.nn.low_rank import ExpertLowRank
 from puna.nn.module import Module, WeightSource, part, weight
@@ -270,23 +270,10 @@ class SquaredReluExperts(PlainExperts):
     activation = "squared_relu"
 
 
-class ComposedExperts(MixtureOfExperts):
-    """Experts whose activation, `activated`, is several operations."""
-
-    def loaded(self) -> None:
-        """Prepare nothing: there is no `ExpertNetworks` with such an activation."""
-
-    def through(self, hidden: Array, chosen: Array, shares: Array) -> Array:
-        return self.linear_by_linear(hidden, chosen, shares, np.arange(len(hidden)), len(hidden))
-
-
-class ReluExperts(ComposedExperts):
+class ReluExperts(MixtureOfExperts):
     """Experts that compute down(max(gate(x), 0) * up(x)) (Shazeer, arXiv:2002.05202)."""
 
-    def activated(self, *inner: Array) -> Array:
-        gate, up = inner
-        activated: Array = relu(self.ops, gate) * up
-        return activated
+    activation = "reglu"
 
 
 class SharedExpert(FeedForward):

@@ -183,7 +183,7 @@ class Backend(ABC):
 
         The result is the sum over a token's experts of `weight * down(activation(gate(x), up(x)))`, or of
         `down(activation(gate(weight * x), up(weight * x)))` if `layer.scale_inputs`. The activation is the
-        operation of that name: `swiglu`, `clamped_swiglu` or `geglu`, or without gates `gelu` or
+        operation of that name: `swiglu`, `clamped_swiglu`, `geglu` or `reglu`, or without gates `gelu` or
         `squared_relu` of `up(x)`. Unless `layer.up_limit` is 0, it is given `min(gate, gate_limit)`, and ups
         clamped to [-up_limit, up_limit].
         """
@@ -240,6 +240,10 @@ class Backend(ABC):
 
         GELU is `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x³)))`.
         """
+
+    @abstractmethod
+    def reglu(self, gate: Array, up: Array) -> Array:
+        """Return `max(gate, 0) * up`, both [T, n]."""
 
     @abstractmethod
     def gelu(self, x: Array) -> Array:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 #: Activations of the gate and up products, in the order of the kernels' numbers...
-GATED_ACTIVATIONS = ("swiglu", "clamped_swiglu", "geglu")
+GATED_ACTIVATIONS = ("swiglu", "clamped_swiglu", "geglu", "reglu")
 #: ... followed by those of the up product alone.
 ACTIVATIONS = (*GATED_ACTIVATIONS, "gelu", "squared_relu")
 

@@ -36,6 +36,7 @@ GATED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "swiglu": lambda gate, up: F.silu(gate) * up,
     "clamped_swiglu": clamped_swiglu,
     "geglu": lambda gate, up: F.gelu(gate, approximate="tanh") * up,
+    "reglu": lambda gate, up: gate.relu() * up,
     "sigmoid_gate": lambda x, gate: x * gate.sigmoid(),
     "softplus": lambda x, scale: scale * F.softplus(x, threshold=1000),
 }

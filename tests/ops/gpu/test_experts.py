@@ -84,6 +84,8 @@ class Layer:
                         hidden = g.clamp(max=7) * torch.sigmoid(1.702 * g.clamp(max=7)) * (u.clamp(-7, 7) + 1)
                     case "geglu":
                         hidden = torch.nn.functional.gelu(g, approximate="tanh") * u
+                    case "reglu":
+                        hidden = g.relu() * u
                     case "gelu":
                         hidden = torch.nn.functional.gelu(u)
                     case _:

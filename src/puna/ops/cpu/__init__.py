@@ -146,6 +146,7 @@ class CPU(Backend):
     swiglu = staticmethod(_native.swiglu)
     clamped_swiglu = staticmethod(_native.clamped_swiglu)
     geglu = staticmethod(_native.geglu)
+    reglu = staticmethod(_native.reglu)
     gelu = staticmethod(_native.gelu)
     squared_relu = staticmethod(_native.squared_relu)
     above = staticmethod(_native.above)

@@ -310,6 +310,9 @@ class TorchBackend(Backend):
         # 1 + tanh(x) = 2 / (1 + e^(-2x)) keeps its digits where the sum would cancel.
         return gate * _sigmoid(2 * inner) * up
 
+    def reglu(self, gate: Tensor, up: Tensor) -> Tensor:
+        return gate.clamp_min(0) * up
+
     def gelu(self, x: Tensor) -> Tensor:
         return x / 2 * torch.special.erfc(-x / math.sqrt(2))
 

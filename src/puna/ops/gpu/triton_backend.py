@@ -152,6 +152,7 @@ class TritonBackend(TorchBackend):
     swiglu = staticmethod(activations.swiglu)
     clamped_swiglu = staticmethod(activations.clamped_swiglu)
     geglu = staticmethod(activations.geglu)
+    reglu = staticmethod(activations.reglu)
     gelu = staticmethod(activations.gelu)
     squared_relu = staticmethod(activations.squared_relu)
     mix = staticmethod(activations.mix)

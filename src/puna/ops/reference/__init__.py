@@ -173,6 +173,10 @@ class Reference(Backend):
         return gate / 2 * (1 + np.tanh(inner)) * up
 
     @_without_warnings
+    def reglu(self, gate: Array, up: Array) -> Array:
+        return np.maximum(gate, 0) * up
+
+    @_without_warnings
     def gelu(self, x: Array) -> Array:
         return x / 2 * _erfc(-x / x.dtype.type(math.sqrt(2)))
 

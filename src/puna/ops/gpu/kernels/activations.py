@@ -48,6 +48,11 @@ def geglu_of(gate, up):
 
 
 @triton.jit
+def reglu_of(gate, up):
+    return tl.where(gate < 0, 0.0, gate) * up
+
+
+@triton.jit
 def gelu_of(x, unused):
     return x * 0.5 * (1.0 + tl.erf(x * 0.7071067811865476))
 
@@ -101,6 +106,11 @@ def clamped_swiglu(gate: Tensor, up: Tensor) -> Tensor:
 def geglu(gate: Tensor, up: Tensor) -> Tensor:
     """Return `gelu(gate) * up`, both [T, n], by the approximation of GELU with a hyperbolic tangent."""
     return _pointwise(geglu_of, gate, up)
+
+
+def reglu(gate: Tensor, up: Tensor) -> Tensor:
+    """Return `max(gate, 0) * up`, both [T, n]."""
+    return _pointwise(reglu_of, gate, up)
 
 
 def gelu(x: Tensor) -> Tensor:
@@ -242,8 +252,8 @@ def variants() -> Iterable[Variant]:
     """Return the form of each kernel; gated ones take two arrays."""
     block: dict[str, Any] = {"BLOCK": TILE.numbers}
     for function, arrays in (
-        (swiglu_of, 2), (clamped_swiglu_of, 2), (geglu_of, 2), (sigmoid_gate_of, 2), (gelu_of, 1),
-        (squared_relu_of, 1), (sigmoid_of, 1),
+        (swiglu_of, 2), (clamped_swiglu_of, 2), (geglu_of, 2), (reglu_of, 2), (sigmoid_gate_of, 2),
+        (gelu_of, 1), (squared_relu_of, 1), (sigmoid_of, 1),
     ):  # fmt: skip
         yield Variant(
             function.__name__.removesuffix("_of"),

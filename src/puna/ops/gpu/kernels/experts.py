@@ -228,6 +228,8 @@ def _activation(
             inner = activations.swiglu_of(gate, up)
         elif ACTIVATION == "clamped_swiglu":
             inner = activations.clamped_swiglu_of(gate, up)
+        elif ACTIVATION == "reglu":
+            inner = activations.reglu_of(gate, up)
         else:
             tl.static_assert(ACTIVATION == "geglu")
             inner = activations.geglu_of(gate, up)
