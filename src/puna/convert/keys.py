@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -301,6 +301,19 @@ def _scaling_factor(config: Config) -> float:
     if factor is None:
         raise ConversionError("config.json: the rotation lacks 'factor', by which it is scaled")
     return factor
+
+
+def layer_limits(name: str) -> Callable[[Config], list[float] | None]:
+    """Return the function that reads the limit of each layer's activations from the list `name`; 0 is none.
+
+    The list may be longer or shorter than the layers with the heads that follow them.
+    """
+
+    def limits(config: Config) -> list[float] | None:
+        given, count = config.get(name), config.layers + config.heads_ahead
+        return ([float(limit or 0) for limit in given] + [0.0] * count)[:count] if given else None
+
+    return limits
 
 
 def yarn_magnitude(factor: float, scale: float = 1.0) -> float:

@@ -54,11 +54,11 @@ KEYS: Final[dict[str, Key]] = {
     "expert_shared_count": lambda config: config.get("n_shared_experts") or 0,
     "expert_weights_scale": "routed_scaling_factor",
     "expert_weights_norm": "norm_topk_prob",
-    "leading_dense_block_count": lambda config: _dense(config),
+    "leading_dense_block_count": lambda config: dense_layers(config),
 }
 
 
-def _dense(config: Config, otherwise: int = 0) -> int:
+def dense_layers(config: Config, otherwise: int = 0) -> int:
     """Return how many layers precede those with experts, or `otherwise` if config.json lacks the number."""
     kinds = config.get("mlp_layer_types")
     if isinstance(kinds, list) and kinds:
@@ -71,7 +71,7 @@ def _dense(config: Config, otherwise: int = 0) -> int:
 
 def _kinds(config: Config) -> list[str]:
     """Return each layer's type in the form GGUF can express: experts in all layers after the first few."""
-    dense = _dense(config)
+    dense = dense_layers(config)
     return ["dense"] * dense + ["sparse"] * (config.layers - dense)
 
 
@@ -86,7 +86,7 @@ SAME_SCALES: Final[dict[str, Assumption]] = {
     "rope_parameters.mscale_all_dim": lambda config: config.rope.get("mscale", ()),
 }
 ASSUMED: Final[dict[str, Assumption]] = {
-    "first_k_dense_replace": _dense,
+    "first_k_dense_replace": dense_layers,
     "mlp_layer_types": _kinds,
     "moe_layer_freq": 1,
     "qk_head_dim": lambda config: config["qk_nope_head_dim"] + config["qk_rope_head_dim"],
@@ -230,7 +230,7 @@ _LATENT: Final = (
         hf=("HYV4ForCausalLM",), architecture="hy_v4",
         keys={
             **KEYS, **_INDEXER_KEYS, **_gating(2), "attention.indexer.types": _choosing_in_fours,
-            "leading_dense_block_count": lambda config: _dense(config, 1),
+            "leading_dense_block_count": lambda config: dense_layers(config, 1),
             "swiglu_clamp_exp": _expert_limits, "hyper_connection.count": "hc_mult",
             "hyper_connection.epsilon": "hc_eps", "hyper_connection.magnitude": "hc_magnitude",
         },
@@ -253,7 +253,7 @@ _LATENT: Final = (
     ),
     Family(
         hf=("Glm4MoeLiteForCausalLM",), architecture="deepseek2",
-        keys={**KEYS, **_gating(2), "leading_dense_block_count": lambda config: _dense(config, 1)},
+        keys={**KEYS, **_gating(2), "leading_dense_block_count": lambda config: dense_layers(config, 1)},
         names=NAMES, pre="glm4", assumed=ASSUMED, harmless=_HARMLESS,
         defaults={
             "norm_topk_prob": True, "routed_scaling_factor": 1.8, "rms_norm_eps": 1e-5,
@@ -340,7 +340,7 @@ FAMILIES: Final = (
         assumed={
             "norm_topk_prob": False, "scoring_func": "softmax", "topk_method": "greedy", "use_mla": False,
             "moe_layer_freq": 1, "lm_head": True, "rm_head": False, "mlp_layer_types": _kinds,
-            "first_k_dense_replace": _dense,
+            "first_k_dense_replace": dense_layers,
             "head_dim": lambda config: config.count("hidden_size") // config.heads,
         },
         harmless=("v_head_dim", "qk_nope_head_dim", "qk_rope_head_dim", "n_group", "topk_group"),
