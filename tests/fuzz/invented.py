@@ -90,6 +90,8 @@ OWN: dict[str, dict[str, Any]] = {
         "ssm.conv_kernel": 4,
         "attention.head_count_kv": [0, 2],
         "expert_gating_func": 2,
+        "swiglu_clamp_exp": [0.0, 0.5],
+        "swiglu_clamp_shexp": [0.5, 0.0],
     },
     "bert": {},
     "bitnet": {},

@@ -14,13 +14,23 @@ from puna.model.load import load_model
 from tests.model.models.parity import original, our_log_probabilities, random_tokens
 from tests.model.models.test_decoders import MODELS
 from tests.tiny.decoders import TinyDecoder, tiny_decoder_gguf
+from tests.tiny.kimi import LIMITED_LING3
 
 llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed: run make test-peers")
 
 pytestmark = pytest.mark.peers
 
+#: Models of files that our converter does not write.
+FILES: dict[str, TinyDecoder] = {
+    "bailingmoe3, a limited layer without experts": dataclasses.replace(
+        LIMITED_LING3, metadata={"swiglu_clamp_shexp": [0.2, 0.0, 0.6]}
+    ),
+}
 #: Models, with changes to settings that its readers do not know: biases of outputs, and tied embeddings.
 CHANGES: dict[str, dict[str, Any]] = {
+    **{name: {} for name in FILES},
+    "bailingmoe3 limited": {},
+    "bailingmoe3 limited, other layers, four layers": {},
     "laguna": {},
     "laguna, a gate for each value, full attention, yarn": {"attention_bias": False},
     "minimax-m3": {},
@@ -37,7 +47,7 @@ _F32 = 0  # the type of keys and values
 def test_tiny_models_give_the_log_probabilities_of_llama_cpp(
     tmp_path: Path, name: str, together: int
 ) -> None:
-    tiny: TinyDecoder = MODELS[name]
+    tiny: TinyDecoder = (MODELS | FILES)[name]
     tiny = dataclasses.replace(tiny, settings={**tiny.settings, **CHANGES[name]})
     path = tiny_decoder_gguf(tmp_path / "model.gguf", tiny, model=original(tiny))
     ours = load_model(path)

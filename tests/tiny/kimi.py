@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
+
+import torch
+import torch.nn.functional as F
 
 from tests.tiny.latent import GROUPS, NOPE, ROPE, SETTINGS, VALUE, TinyLatent
 
@@ -35,3 +39,58 @@ LING3 = TinyLatent(
     },
     seed=142,
 )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class LimitedLing(TinyLatent):
+    """Ling 3 with limits of activations by layer, which transformers leaves out: 0 or None is no limit.
+
+    The formula is that of the same settings of Step 3.5. A layer without experts has no limit.
+    """
+
+    routed: tuple[float | None, ...] = ()
+    shared: tuple[float | None, ...] = ()
+
+    def config(self) -> Any:
+        found = super().config()
+        found.expert_swiglu_limit_list = list(self.routed)
+        found.share_expert_swiglu_limit_list = list(self.shared)
+        return found
+
+    def build(self) -> Any:
+        model = super().build()
+        for layer, routed, shared in zip_longest(model.model.layers, self.routed, self.shared):
+            if not hasattr(layer.mlp, "experts"):
+                continue
+            with torch.no_grad():
+                layer.mlp.experts.gate_up_proj *= 2  # beyond the limit for many
+            layer.mlp.experts.forward = _limited_experts(layer.mlp.experts, routed or torch.inf)
+            layer.mlp.shared_experts.forward = _limited_network(layer.mlp.shared_experts, shared or torch.inf)
+        return model
+
+
+def _limited(gate: torch.Tensor, up: torch.Tensor, limit: float) -> torch.Tensor:
+    return F.silu(gate).clamp(max=limit) * up.clamp(-limit, limit)
+
+
+def _limited_experts(experts: Any, limit: float) -> Any:
+    def forward(hidden: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
+        gate, up = torch.einsum("rh,eih->rei", hidden, experts.gate_up_proj).chunk(2, dim=-1)
+        every = torch.einsum("rei,ehi->reh", _limited(gate, up, limit), experts.down_proj)
+        found = every.gather(1, chosen[..., None].expand(-1, -1, every.shape[-1]))
+        return (found * shares[..., None]).sum(dim=1)
+
+    return forward
+
+
+def _limited_network(network: Any, limit: float) -> Any:
+    def forward(hidden: torch.Tensor) -> torch.Tensor:
+        return network.down_proj(_limited(network.gate_proj(hidden), network.up_proj(hidden), limit))
+
+    return forward
+
+
+#: Every limit another; the first layer has no experts.
+LIMITED_LING3 = LimitedLing(
+    LING3.hf, LING3.settings, seed=144, routed=(0.9, 0.5, None), shared=(0.2, 0.0, 0.6)
+)

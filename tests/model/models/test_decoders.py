@@ -43,7 +43,7 @@ from tests.tiny.gemmas import TinyGemma3n, TinyGemma4
 from tests.tiny.heads import MIMO2
 from tests.tiny.hybrids import EXPERTS as EXPERTS_BESIDE
 from tests.tiny.hybrids import SETTINGS, TinyHybrid
-from tests.tiny.kimi import KIMI_LINEAR, LING3
+from tests.tiny.kimi import KIMI_LINEAR, LIMITED_LING3, LING3
 from tests.tiny.latent import (
     DEEPSEEK_V2,
     DEEPSEEK_V3,
@@ -533,6 +533,13 @@ MODELS = {
             "layer_types": ["full_attention", "linear_attention", "linear_attention"],
             "first_k_dense_replace": 2, "norm_topk_prob": False, "routed_scaling_factor": 1.0,
             "v_head_dim": 12,
+        },
+    ),
+    "bailingmoe3 limited": LIMITED_LING3,
+    "bailingmoe3 limited, other layers, four layers": dataclasses.replace(
+        LIMITED_LING3, seed=145, routed=(None, 0.0, 0.7, 0.4), shared=(0.3, 0.8),
+        settings={
+            **LING3.settings, "num_hidden_layers": 4, "first_k_dense_replace": 0, "n_shared_experts": 1,
         },
     ),
     "jamba": JAMBA,

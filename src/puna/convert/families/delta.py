@@ -14,9 +14,11 @@ from puna.convert.config import Config
 from puna.convert.families.latent import ASSUMED as LATENT_ASSUMED
 from puna.convert.families.latent import KEYS as LATENT_KEYS
 from puna.convert.families.latent import NAMES as LATENT_NAMES
+from puna.convert.families.latent import dense_layers
 from puna.convert.families.mamba import column, convolution, decay
 from puna.convert.families.qwen import EXPERTS, NOT_SUMMED
 from puna.convert.family import PLAIN, SCALED, Assumption, Change, Family, Key, Place, Split
+from puna.convert.keys import layer_limits
 from puna.errors import ConversionError
 
 KEYS: Final[dict[str, Key]] = {
@@ -261,6 +263,12 @@ def _ling3_shared(config: Config) -> int:
     return config.count("moe_intermediate_size") * int(_ling3("n_shared_experts")(config))
 
 
+def _ling3_shared_limits(config: Config) -> list[float] | None:
+    """Return the limit of each layer's shared expert; readers apply it to layers without experts, too."""
+    found, dense = layer_limits("share_expert_swiglu_limit_list")(config), dense_layers(config)
+    return found and [0.0] * dense + found[dense:]
+
+
 _LING3_MIXER: Final = {
     "g_proj": "attn_gate", "delta_g_proj": "ssm_g_a", "f_proj": "ssm_f_a", "b_proj": "ssm_beta",
     "o_norm": "ssm_norm", "A_log": "ssm_a", "dt_bias": "ssm_dt.bias",
@@ -277,6 +285,8 @@ LING3: Final = Family(
         "expert_group_count": _ling3("n_group"), "expert_weights_norm": _ling3("norm_topk_prob"),
         "expert_shared_count": _ling3("n_shared_experts"), "expert_gating_func": lambda config: 2,
         "expert_shared_feed_forward_length": _ling3_shared,
+        "swiglu_clamp_exp": layer_limits("expert_swiglu_limit_list"),
+        "swiglu_clamp_shexp": _ling3_shared_limits,
     },
     names={
         **LATENT_NAMES, "model.word_embeddings": "token_embd",

@@ -1,6 +1,7 @@
 """Ling 3: delta networks with bounded decays in most layers, gated latent attention in a few.
 
-Ling Team, "Ling 3.0", 2026. Heads that predict further tokens are not loaded: no reference computes them.
+Ling Team, "Ling 3.0", 2026. Late layers limit what SiLU returns, which the published code leaves out. Heads
+that predict further tokens are not loaded: no reference computes them.
 """
 
 from __future__ import annotations
@@ -10,12 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from puna.errors import UnsupportedModelError
-from puna.gguf.metadata import check_extent, flag, invalid, number
+from puna.gguf.metadata import check_extent, flag, invalid, limits, number, required
 from puna.model.models.kimi_linear import KimiLayerOptions, KimiLinear
 from puna.model.options import LayerOptions, TextOptions
 from puna.model.rope import SECTIONS
-from puna.nn.experts import SharedAndRouted, dense_or_shared
-from puna.nn.feed_forward import FeedForward
+from puna.nn.bounded import BoundedFeedForward, SharedAndBounded, bounded_kind
 from puna.nn.latent_attention import HeadGatedLatentAttention
 from puna.nn.linear_attention import BoundedDeltaNetwork
 from puna.nn.module import blocks, part
@@ -24,13 +24,12 @@ from puna.nn.transformer_layer import PreNormLayer
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
 
-#: Keys of limits of activations and of positions in images, which no reference computes.
-_REFUSED = ("swiglu_clamp_exp", "swiglu_clamp_shexp", *SECTIONS)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Ling3LayerOptions(KimiLayerOptions):
     decay_bound: float  # the lowest log decay
+    expert_limit: float  # of routed experts; 0: none
+    shared_limit: float  # of the shared expert, or of a layer without experts
 
 
 def mixer_kind(options: Ling3LayerOptions) -> type[HeadGatedLatentAttention | BoundedDeltaNetwork]:
@@ -39,7 +38,7 @@ def mixer_kind(options: Ling3LayerOptions) -> type[HeadGatedLatentAttention | Bo
 
 class Layer(PreNormLayer):
     mixer: HeadGatedLatentAttention | BoundedDeltaNetwork = part(choose=mixer_kind)  # type: ignore[assignment]
-    feed_forward: FeedForward | SharedAndRouted = part(choose=dense_or_shared)  # type: ignore[assignment]
+    feed_forward: BoundedFeedForward | SharedAndBounded = part(choose=bounded_kind)  # type: ignore[assignment]
 
 
 class BailingMoe3(KimiLinear):
@@ -49,7 +48,7 @@ class BailingMoe3(KimiLinear):
 
     @classmethod
     def read_options(cls, file: GGUFFile) -> TextOptions:
-        for key in _REFUSED:
+        for key in SECTIONS:  # of positions in images, which no reference computes
             given = file.get(key, 0)
             if any([given] if isinstance(given, int | float) else given):
                 raise UnsupportedModelError(f"{file.path}: '{file.architecture}.{key}' is not supported")
@@ -61,11 +60,17 @@ class BailingMoe3(KimiLinear):
         bound = number(file, "kda.gate_lower_bound", 0.0)
         if bound >= 0:
             raise invalid(file, "kda.gate_lower_bound", f"should be below 0, but is {bound}")
+        count = required(file, "block_count")
+        expert_limits = limits(file, "swiglu_clamp_exp", count)
+        shared_limits = limits(file, "swiglu_clamp_shexp", count)
 
         def own(index: int, layer: LayerOptions) -> LayerOptions:
             assert isinstance(layer, KimiLayerOptions)
             heads = {"attention.head_count": layer.heads, "kda.head_dim": layer.memory_dim}
             check_extent(file, f"blk.{index}.ssm_f_a.weight", 0, heads)
-            return Ling3LayerOptions(**vars(layer), decay_bound=bound)
+            return Ling3LayerOptions(
+                **vars(layer), decay_bound=bound, expert_limit=expert_limits[index],
+                shared_limit=shared_limits[index],
+            )  # fmt: skip
 
         return super().read_options(file).each(own)

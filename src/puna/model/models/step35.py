@@ -7,10 +7,8 @@ apply to what the activation returns.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, ClassVar
 
 from puna.gguf.metadata import flags, invalid, limits, required
@@ -19,8 +17,7 @@ from puna.model.layer_cache import Window
 from puna.model.options import LayerOptions, TextDefaults, TextOptions
 from puna.model.rope import RopeOptions
 from puna.nn.attention import SeparatelyGatedSelfAttention
-from puna.nn.experts import MixtureOfExperts, SharedAndRouted, SharedExpert
-from puna.nn.feed_forward import FeedForward, at_most, clamp
+from puna.nn.bounded import BoundedFeedForward, SharedAndBounded, bounded_kind
 from puna.nn.layers import Linear
 from puna.nn.module import blocks, part, weight
 from puna.nn.transformer_layer import PreNormLayer
@@ -55,55 +52,9 @@ class Attention(SeparatelyGatedSelfAttention):
         return joined
 
 
-class LimitedFeedForward(FeedForward):
-    """Network whose activated gates are at most `shared_limit`, and ups between it and its negative."""
-
-    options: Step35LayerOptions
-
-    def activated(self, gate: Array, up: Array) -> Array:
-        if most := self.options.shared_limit:
-            gate = at_most(self.ops, gate, inverse_silu(most))
-            up = clamp(self.ops, up, most)
-        return super().activated(gate, up)
-
-
-class LimitedSharedExpert(LimitedFeedForward, SharedExpert):
-    """The expert applied to every token, with the same limits."""
-
-
-class RoutedExperts(MixtureOfExperts):
-    """Routed experts with the same limits, `expert_limit`."""
-
-    options: Step35LayerOptions
-
-    def loaded(self) -> None:
-        if most := self.options.expert_limit:
-            self.gate_limit, self.up_limit = inverse_silu(most), most
-        super().loaded()
-
-
-class SharedAndRoutedExperts(SharedAndRouted):
-    routed: RoutedExperts = part()
-    shared: LimitedSharedExpert = part()
-
-
-@cache
-def inverse_silu(y: float) -> float:
-    """Return the x above 0 with silu(x) = y above 0. SiLU grows from there on, and is negative below 0."""
-    x = y + 0.3  # slightly above the root, where SiLU is so straight that Newton's method converges
-    for _ in range(50):
-        share = 1 / (1 + math.exp(-x))
-        x -= (x * share - y) / (share * (1 + x * (1 - share)))
-    return x
-
-
-def feed_forward_kind(options: LayerOptions) -> type[LimitedFeedForward | SharedAndRoutedExperts]:
-    return SharedAndRoutedExperts if options.experts else LimitedFeedForward
-
-
 class Layer(PreNormLayer):
     mixer: Attention = part()
-    feed_forward: LimitedFeedForward | SharedAndRoutedExperts = part(choose=feed_forward_kind)  # type: ignore[assignment]
+    feed_forward: BoundedFeedForward | SharedAndBounded = part(choose=bounded_kind)  # type: ignore[assignment]
 
 
 class Step35(Decoder):
