@@ -87,7 +87,7 @@ FAMILIES = {
     "minicpm": "MiniCPM 1, 2, 4",
     "minicpm3": "MiniCPM 3",
     "minimax-m2": "MiniMax-M2",
-    "minimax-m3": "MiniMax-M3, without its vision tower",
+    "minimax-m3": "MiniMax-M3",
     "mistral3": "Mistral 3, Ministral 3",
     "mistral4": "Mistral 4",
     "mllama": "Llama 3.2 Vision",

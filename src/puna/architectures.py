@@ -353,7 +353,9 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         rows="published",
         templates=(DefaultTemplate("minimax"),),
     ),
-    "minimax-m3": Architecture(model="minimax_m3:MiniMaxM3", converters=("minimax",)),
+    "minimax-m3": Architecture(
+        model="minimax_m3:MiniMaxM3", projectors=("minimax_m3",), converters=("minimax",)
+    ),
     "mistral3": Architecture(
         model="mistral3:Mistral3",
         tower="pixtral:PixtralVision",
@@ -567,7 +569,9 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "starcoder2": Architecture(
         model="starcoder2:Starcoder2", converters=("small_lineages",), rows="published"
     ),
-    "step35": Architecture(model="step35:Step35", converters=("step",), rows="published"),
+    "step35": Architecture(
+        model="step35:Step35", projectors=("step3vl",), converters=("step",), rows="published"
+    ),
     "t5": Architecture(model="t5:T5", converters=("t5",), rows="published"),
     "t5encoder": Architecture(model="t5encoder:T5Encoder", converters=("t5",), rows="published"),
     "whisper": Architecture(

@@ -19,8 +19,10 @@ from tests.tiny.vision.dots_ocr import TinyDotsOcr
 from tests.tiny.vision.kimi_k25 import TinyKimiK25
 from tests.tiny.vision.lighton import TinyLightOn
 from tests.tiny.vision.minicpmv import TinyMiniCPMV
+from tests.tiny.vision.minimax_m3 import TinyMiniMaxM3
 from tests.tiny.vision.models import VISION_MODELS
 from tests.tiny.vision.paddleocr import TinyPaddleOcr
+from tests.tiny.vision.step3 import TinyStep3
 from tests.vision.seeing import Pair, check_answer, check_scores, images_of, picture
 
 
@@ -134,11 +136,21 @@ VARIANTS: dict[str, Callable[[], Any]] = {
     ),
     "lighton, three heads": lambda: TinyLightOn(TinyLlama(heads=2, kv_heads=1), heads=3, layers=3),
     "lighton, all key heads, tied": lambda: TinyLightOn(TinyLlama(kv_heads=4), tied=True),
+    "minimax m3, three heads, three patches a side of a row": lambda: TinyMiniMaxM3(
+        TinyLlama(), hidden=60, heads=3, layers=3, projected=52,
+        vision={
+            "spatial_merge_size": 3, "layer_norm_eps": 1e-3,
+            "rope_parameters": {"rope_type": "axial", "rope_theta": 500.0},
+        },
+    ),
     "paddleocr, three heads, untied": lambda: TinyPaddleOcr(
         TinyLlama(heads=3, kv_heads=1), heads=3, layers=3, tied=False
     ),
     "paddleocr, biases": lambda: TinyPaddleOcr(TinyLlama(kv_heads=4), biased=True),
-}
+    "step 3.7, three heads, small tiles, biased": lambda: TinyStep3(
+        TinyLlama(), hidden=36, heads=3, layers=3, image_size=48, tile=16, longest=64, biased=True
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.slow

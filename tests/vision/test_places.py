@@ -17,7 +17,12 @@ SIZES = [(80, 60), (20, 90), (300, 40), (56, 56), (120, 110)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["idefics3", "internvl", "kimi k2.5", "lfm2", "minicpmv", "minicpmv 4.6"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "idefics3", "internvl", "kimi k2.5", "lfm2", "minicpmv", "minicpmv 4.6", "minimax m3", "step 3.7",
+    ],
+)  # fmt: skip
 def test_text_around_an_image_matches_the_processors(kind: str, tmp_path: Path) -> None:
     config = VISION_MODELS[kind]()
     theirs = original(config)

@@ -248,6 +248,7 @@ OWN: dict[str, dict[str, Any]] = {
     "minicpmv": {
         "projector_type": "resampler", "minicpmv_version": 5, "minicpmv_query_num": 6, "use_gelu": True,
     },
+    "minimax m3": {"projector_type": "minimax_m3", "use_gelu": True, "vision.spatial_merge_size": 2},
     "mistral3": {"projector_type": "pixtral", "use_silu": True, "vision.spatial_merge_size": 2},
     "paddleocr": {"projector_type": "paddleocr", "use_gelu": True},
     "qwen25vl": {"projector_type": "qwen2.5vl_merger", "use_silu": True, "vision.n_wa_pattern": 2},
@@ -260,6 +261,9 @@ OWN: dict[str, dict[str, Any]] = {
         "projector_type": "qwen3vl_merger", "use_gelu": True, "vision.spatial_merge_size": 2,
         "vision.is_deepstack_layers": [True, False, True, False],
     },
+    "step 3.7": {
+        "projector_type": "step3vl", "vision.projector.scale_factor": 4, "vision.preproc_image_size": 160,
+    },
 }  # fmt: skip
 #: Keys that follow from the sizes of tiny models, and that published files leave out.
 BEYOND = {
@@ -268,6 +272,7 @@ BEYOND = {
     "gemma4": {"vision.projector.scale_factor", "vision.image_max_pixels"},
     "gemma4 12b": {"vision.projector.scale_factor", "vision.image_max_pixels"},
     "qwen25vl": {"vision.window_size"},
+    "step 3.7": {"vision.tile_size"},
 }
 
 
@@ -282,7 +287,10 @@ def test_our_converter_writes_the_same_keys_as_llama_cpps(kind: str, tmp_path: P
 
 
 def with_settings(config: Any, folder: Path, settings: Mapping[str, Any]) -> Path:
-    """Return a checkpoint with other settings, named "part.name", or "pictures.name" for preprocessing."""
+    """Return a checkpoint with other settings, named "part.name", or "pictures.name" for preprocessing.
+
+    None removes one.
+    """
     checkpoint = config.save(folder / "model", original(config))
     for name, value in settings.items():
         *part, short = name.split(".")
@@ -292,6 +300,8 @@ def with_settings(config: Any, folder: Path, settings: Mapping[str, Any]) -> Pat
         for each in [] if part == ["pictures"] else part:
             inner = inner.setdefault(each, {})
         inner[short] = value
+        if value is None:
+            del inner[short]
         path.write_text(json.dumps(found))
     return checkpoint
 
@@ -332,6 +342,46 @@ CARRIED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "rotation of paddle": (
         "paddleocr", {"vision_config.rope_parameters": {"rope_type": "axial", "rope_theta": 500.0}},
         {"vision.rope.freq_base": 500.0},
+    ),
+    "merges of minimax": (
+        "minimax m3", {"vision_config.spatial_merge_size": 4}, {"vision.spatial_merge_size": 4},
+    ),
+    "merges of minimax, as published": (
+        "minimax m3",
+        {
+            "vision_config.spatial_merge_size": None,
+            "vision_config.img_token_compression_config": {"spatial_merge_size": 4},
+        },
+        {"vision.spatial_merge_size": 4},
+    ),
+    "rotation of minimax": (
+        "minimax m3", {"vision_config.rope_parameters": {"rope_type": "axial", "rope_theta": 500.0}},
+        {"vision.rope.freq_base": 500.0},
+    ),
+    "sizes of minimax": (
+        "minimax m3", {"pictures.size": {"shortest_edge": 6272, "longest_edge": 25088}},
+        {"vision.image_min_pixels": 6272, "vision.image_max_pixels": 25088},
+    ),
+    "sizes of minimax, as published": (
+        "minimax m3", {"pictures.size": [672, 672]},
+        {"vision.image_min_pixels": None, "vision.image_max_pixels": None},
+    ),
+    "rotation of step": (
+        "step 3.7", {"vision_config.rope_parameters": {"rope_type": "axial", "rope_theta": 500.0}},
+        {"vision.rope.freq_base": 500.0},
+    ),
+    "tiles of step": ("step 3.7", {}, {"vision.tile_size": 32, "vision.image_size": 48}),
+    "the usual tiles of step": ("step 3.7", {"pictures.patch_size": 504}, {"vision.tile_size": None}),
+    "sizes of step, as published": (
+        "step 3.7",
+        {
+            "vision_config.mlp_ratio": 8960 / 1536, "vision_config.hidden_size": None,
+            "vision_config.width": 48, "pictures.size": None, "pictures.image_mean": None,
+        },
+        {
+            "vision.embedding_length": 48, "vision.feed_forward_length": 280, "vision.image_size": 40,
+            "vision.image_mean": pytest.approx(CLIPS["image_mean"]),
+        },
     ),
     "tiles": ("lfm2", {"pictures.max_tiles": 6}, {"vision.max_tiles": 6, "vision.tile_size": None}),
     "sizes of pictures": (
@@ -402,6 +452,12 @@ DROPPED: dict[str, tuple[str, dict[str, Any], str]] = {
     "epsilon of kimi": ("kimi k2.5", {"projection_layer_norm_eps": 1e-6}, "epsilon is 1e-06"),
     "long sides of kimi": ("kimi k2.5", {"pictures.size": {"max_height": 64}}, "64 patches along a side"),
     "rows of kimi": ("kimi k2.5", {"vision_config.merge_kernel_size": [2, 1]}, "not the sides of a square"),
+    "silu of minimax": ("minimax m3", {"vision_config.hidden_act": "silu"}, "can only have 'gelu'"),
+    "frames of minimax": ("minimax m3", {"vision_config.temporal_patch_size": 1}, "can only have 2"),
+    "flat rotation of minimax": ("minimax m3", {"vision_config.rope_mode": "2d"}, "can only have '3d'"),
+    "class token of step": ("step 3.7", {"vision_config.use_cls_token": True}, "can only have False"),
+    "gelu of step": ("step 3.7", {"vision_config.hidden_act": "gelu"}, "can only have 'quick_gelu' or"),
+    "steps of step": ("step 3.7", {"understand_projector_stride": 1}, "can only have 2"),
     "frames of dots.ocr": ("dots.ocr", {"vision_config.temporal_patch_size": 2}, "can only have 1"),
     "exact gelu of paddle": ("paddleocr", {"vision_config.hidden_act": "gelu"}, "only have 'gelu_pyt"),
     "an earlier layer": ("mistral3", {"vision_feature_layer": -2}, "can only have -1"),
@@ -505,6 +561,8 @@ REFUSED = {
     "gemma4, silu": ("gemma4", {"use_silu": True}, "activation silu"),
     "internvl, silu": ("internvl", {"use_gelu": None, "use_silu": True}, "activation silu"),
     "pixtral, gelu": ("mistral3", {"use_silu": None, "use_gelu": True}, "activation gelu .*, only silu"),
+    "step, gelu": ("step 3.7", {"use_gelu": True}, "activation gelu .*, only quick gelu"),
+    "step, fewer patches a row": ("step 3.7", {"vision.projector.scale_factor": 2}, "2, and only 4 is supp"),
     "both": ("glmocr", {"use_gelu": True}, "is true, and so is 'use_gelu'"),
     "windows": ("qwen2vl", {"vision.n_wa_pattern": 8}, "'clip.vision.n_wa_pattern' is 8, .* only 0"),
     "listed windows": ("qwen3vl", {"vision.wa_layer_indexes": [7, 15]}, "'clip.vision.wa_layer_indexes'"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import sys
 from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
@@ -24,7 +25,9 @@ from puna.vision.pixels import (
     closest_grid,
     normalised,
     patches,
+    smart_size,
 )
+from puna.vision.towers import step3
 from puna.vision.towers.deepseek_ocr import DeepSeekOcrVision
 from puna.vision.towers.deepseek_ocr2 import DeepSeekOcr2Vision
 from puna.vision.towers.idefics3 import Idefics3Vision
@@ -32,6 +35,7 @@ from puna.vision.towers.internvl import InternVision
 from puna.vision.towers.lfm2 import Lfm2Vision
 from puna.vision.towers.llava import LlavaNextVision, best_grid
 from puna.vision.towers.minicpmv import SlicingVision
+from puna.vision.towers.step3 import Step3Vision
 from tests.vision.seeing import picture
 
 SIZES = [(80, 60), (33, 200), (500, 111), (56, 56), (31, 17), (260, 250)]
@@ -175,20 +179,23 @@ def test_views_match_deepseeks(kind: Any, size: tuple[int, int]) -> None:
 
 
 @pytest.fixture
-def lfm2(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Module of LFM2's processor, which needs torchvision to import but not to compute sizes."""
+def processor_module(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+    """Return a function that imports processors, which need torchvision for that, but not for sizes."""
     importlib.import_module(
         "transformers.image_processing_backends"
     )  # it checks whether torchvision is there
     for name in ("torchvision", "torchvision.transforms", "torchvision.transforms.v2"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     sys.modules["torchvision.transforms.v2"].functional = None
-    return importlib.import_module("transformers.models.lfm2_vl.image_processing_lfm2_vl")
+    return lambda kind: importlib.import_module(f"transformers.models.{kind}.image_processing_{kind}")
 
 
 @pytest.mark.parametrize("size", [*SIZES, (12, 40), (40, 40), (2, 300), (1000, 9)], ids=str)
-def test_tiles_of_lfm2_have_its_processors_sizes(lfm2: Any, size: tuple[int, int]) -> None:
+def test_tiles_of_lfm2_have_its_processors_sizes(
+    processor_module: Callable[[str], Any], size: tuple[int, int]
+) -> None:
     """LFM2's processor needs torchvision for pixels, so PyTorch's resizing is the reference."""
+    lfm2 = processor_module("lfm2_vl")
     processor = lfm2.Lfm2VlImageProcessor
     image = picture(5, *size)
     width, height = size
@@ -210,6 +217,92 @@ def test_tiles_of_lfm2_have_its_processors_sizes(lfm2: Any, size: tuple[int, int
         whole = torch.from_numpy(np.array(image)).permute(2, 0, 1)[None].float()
         resized = torch.nn.functional.interpolate(whole, (high, wide), mode="bilinear", antialias=True)[0]
         assert np.abs(resized.permute(1, 2, 0).numpy() - found).max() < 1.01  # rounded twice, across and down
+
+
+def step_plan(module: Any, size: tuple[int, int], whole: int, tile: int, longest: int) -> tuple[Any, ...]:
+    """Return how Step's processor cuts a picture of this `size`."""
+    processor = module.Step3p7ImageProcessor
+    settings = SimpleNamespace(max_image_size=longest, _is_extreme_aspect=processor._is_extreme_aspect)
+    found: tuple[Any, ...] = processor._plan_patches(settings, *size, whole, tile)
+    return found
+
+
+#: Whole, cut into squares of the tile's size and smaller ones, completed, stretched; thin, long.
+STEP_SIZES = [*SIZES, (40, 56), (56, 30), (70, 24), (90, 63), (20, 90), (12, 49), (290, 300), (300, 33)]
+
+
+@pytest.mark.parametrize("size", STEP_SIZES, ids=str)
+def test_views_match_steps(processor_module: Callable[[str], Any], size: tuple[int, int]) -> None:
+    """Its processor needs torchvision for pixels, so Pillow's resizing is the reference.
+
+    Black completes tiles beyond the picture, as in StepFun's own code; the processor stretches them.
+    """
+    whole, tile = 56, 40
+    plan = step_plan(processor_module("step3p7"), size, whole, tile, 600)
+    shown, cut, window, columns, rows, squared = plan
+    tower = Step3Vision.__new__(Step3Vision)
+    tower.options = SimpleNamespace(
+        image_size=whole, tile_size=tile, longest_side=600, tile_rows=3, whole_rows=5
+    )
+    image = picture(5, *size)
+    prepared = tower.prepare(image)
+    assert prepared.grid == (rows, columns)
+    assert prepared.rows == 3 * rows * columns + 5
+    if squared:
+        canvas = PIL.Image.new("RGB", (max(size), max(size)))
+        canvas.paste(image, (0, 0))
+        image = canvas
+    assert image.size == shown
+    expected = image.resize((whole, whole), PIL.Image.Resampling.BILINEAR)
+    assert prepared.overview is not None
+    assert (prepared.overview == np.asarray(expected)).all()
+    resized = image.resize(cut, PIL.Image.Resampling.BILINEAR)
+    for number, found in enumerate(prepared.pixels):
+        left, top = number % columns * window, number // columns * window
+        square = resized.crop((left, top, left + window, top + window))
+        assert (found == np.asarray(square.resize((tile, tile), PIL.Image.Resampling.BILINEAR))).all()
+
+
+def test_pictures_are_cut_like_steps(processor_module: Callable[[str], Any]) -> None:
+    module = processor_module("step3p7")
+    generator = np.random.default_rng(0)
+    drawn = (generator.integers(32, most, (300, 2)).tolist() for most in (3025, 729))
+    for size in itertools.chain(*drawn):
+        _, cut, window, *_ = step_plan(module, size, 728, 504, 3024)
+        assert step3.windows(*size, 728, 504) == (window, cut), size
+
+
+@pytest.mark.parametrize("size", [(700, 400), (30, 900), (1000, 5), (3, 601)], ids=str)
+def test_pictures_are_reduced_like_steps(
+    processor_module: Callable[[str], Any], size: tuple[int, int]
+) -> None:
+    """Thin pictures are reduced before they are completed, lest the canvas be too large."""
+    shown, *_, squared = step_plan(processor_module("step3p7"), size, 56, 40, 600)
+    found = step3.reduced(picture(5, *size), 600)
+    assert found.size == shown
+    if squared:
+        scale = min(600 / max(size), 1)
+        wide, high = (max(int(each * scale), 1) for each in size)
+        assert not np.asarray(found)[high:].any()
+        assert not np.asarray(found)[:, wide:].any()
+        assert np.asarray(found)[:high, :wide].any()
+
+
+def test_a_picture_of_very_many_tiles_is_not_cut() -> None:
+    tower = Step3Vision.__new__(Step3Vision)
+    tower.options = SimpleNamespace(image_size=56, tile_size=40, longest_side=3000, tile_rows=3, whole_rows=5)
+    prepared = tower.prepare(picture(5, 3000, 40))
+    assert (prepared.grid, prepared.rows, len(prepared.pixels)) == ((0, 0), 5, 0)
+    assert tower.prepare(picture(5, 2500, 40)).grid == (1, 63)
+
+
+def test_sizes_match_minimaxs(processor_module: Callable[[str], Any]) -> None:
+    smart_resize = processor_module("minimax_m3_vl").smart_resize
+    generator = np.random.default_rng(0)
+    for width, height in generator.integers(1, 3000, (300, 2)).tolist():
+        if max(width, height) / min(width, height) <= 200:
+            expected = smart_resize(height, width, 28, 4 * 28 * 28, 672**2)
+            assert smart_size(width, height, 28, 4 * 28**2, 672**2) == expected[::-1], (width, height)
 
 
 @pytest.mark.parametrize("shape", [(4, 4), (7, 3), (2, 9), (1, 1)], ids=str)

@@ -16,6 +16,7 @@ from puna.vision.towers.lfm2 import Lfm2Vision
 from puna.vision.towers.llama4 import Llama4Vision
 from puna.vision.towers.minicpmv import SlicingVision
 from puna.vision.towers.mllama import MllamaVision
+from puna.vision.towers.step3 import Step3Vision
 from tests.model.models.parity import original
 from tests.tiny.audio.models import HEARING_MODELS
 from tests.tiny.vision.models import VISION_MODELS
@@ -25,6 +26,7 @@ from tests.vision import test_pixels, test_tiles
 COMPARED = (
     *(tower for tower, *_ in (test_pixels.PROCESSORS | test_tiles.PROCESSORS).values()),
     DeepSeekOcrVision, Gemma4Vision, Lfm2Vision, Llama4Vision, MllamaVision, SlicingVision,
+    Step3Vision,
 )  # fmt: skip
 
 

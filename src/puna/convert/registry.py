@@ -25,7 +25,9 @@ _TOWERS: Final = (
     "towers.kimi",
     "towers.llama",
     "towers.minicpm",
+    "towers.minimax",
     "towers.qwen",
+    "towers.step",
 )
 
 #: Rerankers that GGUF has no layout for, and what is missing.

@@ -126,6 +126,7 @@ _PROJECTORS: Final = {
     "lfm2": "lfm2:Lfm2Vision",
     "llava-next": "llava:LlavaNextVision",
     "minicpmv4_6": "minicpmv:MiniCPM46Vision",
+    "minimax_m3": "minimax_m3:MiniMaxM3Vision",
     "mlp": "llava:LlavaVision",
     "paddleocr": "paddleocr:PaddleOcrVision",
     "pixtral": "pixtral:PixtralVision",
@@ -134,6 +135,7 @@ _PROJECTORS: Final = {
     "qwen2.5vl_merger": "qwen:Qwen25Vision",
     "qwen2vl_merger": "qwen:Qwen2Vision",
     "qwen3vl_merger": "qwen:Qwen3Vision",
+    "step3vl": "step3:Step3Vision",
 }
 
 PROJECTOR_ARCHITECTURE: Final = "clip"

@@ -22,6 +22,7 @@ from puna.vision.towers.llava import LlavaNextVision, LlavaVision
 from puna.vision.towers.minicpmv import MiniCPMVision
 from puna.vision.towers.pixtral import PixtralVision
 from puna.vision.towers.qwen import Qwen25Vision
+from puna.vision.towers.step3 import Step3Vision
 from tests.fuzz.case import Bounds
 from tests.fuzz.hostile_bytes import damaged
 
@@ -67,6 +68,12 @@ _TOWERS: tuple[tuple[Any, dict[str, Any]], ...] = (
     (MiniCPMVision, {"image_size": 448, "unit": 14, "rows": lambda *_: 64}),
     (PixtralVision, {"longest_edge": 1540, "unit": 28}),
     (Qwen25Vision, {"unit": 28, "min_pixels": 3136, "max_pixels": 2 << 20}),
+    (
+        Step3Vision,
+        {
+            "image_size": 728, "tile_size": 504, "longest_side": 3024, "tile_rows": 81, "whole_rows": 169,
+        },
+    ),
 )  # fmt: skip
 
 

@@ -177,17 +177,18 @@ class Lineage:
         folder: Path,
         *,
         text: bool = True,
-        patch_size: int | None = None,
+        sizes: Mapping[str, int] = {},
         apart: Collection[str] = (),
         called: tuple[str, str] = ("", ""),
     ) -> None:
         """Check that both converters write the vision tower of `name` alike, and its text model if `text`.
 
-        `apart` are keys that may differ; `called` is the part of tensor names that differs: ours, theirs.
+        The tiny model has other `sizes`, `apart` are keys that may differ, and `called` is the part of tensor
+        names that differs: ours, theirs.
         """
         tiny = VISION_MODELS[name]()
-        if patch_size is not None:
-            tiny.patch_size = patch_size
+        for size, value in sizes.items():
+            setattr(tiny, size, value)
         tiny.layers = max(tiny.layers, 4)  # theirs rejects numbers in names beyond the number of layers
         checkpoint = saved(folder / "checkpoint", original(tiny), tokenizer=False)
         part = ["<|part|>"] if hasattr(tiny, "part_id") else []

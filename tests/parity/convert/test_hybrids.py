@@ -80,7 +80,7 @@ def test_prediction_head_of_nemotron_is_that_of_llama_cpp(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("name", ["lfm2"])
 def test_vision_models_are_those_of_llama_cpp(name: str, tmp_path: Path) -> None:
-    HYBRIDS.check_vision(name, tmp_path, patch_size=16)  # the only size theirs knows
+    HYBRIDS.check_vision(name, tmp_path, sizes={"patch_size": 16})  # the only size theirs knows
 
 
 def test_lfm2_audio_is_that_of_llama_cpp(tmp_path: Path) -> None:

@@ -204,3 +204,8 @@ def test_prediction_heads_of_step_are_those_of_llama_cpp(tmp_path: Path) -> None
 @pytest.mark.parametrize("name", ["glm4v", "glm4v, experts", "glmocr", "mistral3"])
 def test_vision_models_are_those_of_llama_cpp(name: str, tmp_path: Path) -> None:
     SMALL_LINEAGES.check_vision(name, tmp_path)
+
+
+def test_the_tower_of_minimax_m3_is_that_of_llama_cpp(tmp_path: Path) -> None:
+    sizes = {"hidden": 160, "heads": 2}  # theirs knows only heads of 80 values
+    SMALL_LINEAGES.check_vision("minimax m3", tmp_path, text=False, sizes=sizes)

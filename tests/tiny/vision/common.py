@@ -107,6 +107,23 @@ def channels_first(options: VisionOptions, image: Image) -> torch.Tensor:
     return torch.from_numpy(flat.reshape(tiles.shape))
 
 
+def views(options: VisionOptions, images: Sequence[Image]) -> dict[str, Any]:
+    """Return the whole of each image and all tiles as transformers' processors do."""
+
+    def shown(pixels: np.ndarray) -> torch.Tensor:
+        first = np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))
+        flat = normalised(first.reshape(len(first), -1), options.mean, options.std)
+        return torch.from_numpy(flat.reshape(first.shape))
+
+    each = [image.pixels for image in images]
+    tiles = [shown(one.pixels) for one in each if len(one.pixels)]
+    return {
+        "pixel_values": torch.cat([shown(one.overview[None]) for one in each]),
+        "pixel_values_local": torch.cat(tiles) if tiles else None,
+        "num_local_patches": [len(one.pixels) for one in each],
+    }
+
+
 def save(folder: Path, model: Any, markers: Sequence[str], pictures: dict[str, Any]) -> Path:
     """Save the checkpoint of `model` in `folder`; return the folder."""
     save_tokenizer(saved(folder, model, tokenizer=False), markers=markers)

@@ -6,13 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from puna.batch import Image
 from puna.vision.options import VisionOptions
-from puna.vision.pixels import normalised
-from tests.tiny.vision.common import Layout, WithLlama, randomise
+from tests.tiny.vision.common import Layout, WithLlama, randomise, views
 
 #: Pixels along a side of the whole picture.
 WHOLE = 64
@@ -66,19 +64,7 @@ class TinyDeepSeekOcr2(WithLlama):
     def logits(
         self, theirs: Any, options: VisionOptions, tokens: list[int], images: list[Image]
     ) -> torch.Tensor:
-        def shown(pixels: np.ndarray) -> torch.Tensor:
-            first = np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))
-            flat = normalised(first.reshape(len(first), -1), options.mean, options.std)
-            return torch.from_numpy(flat.reshape(first.shape))
-
-        each = [image.pixels for image in images]
-        tiles = [shown(one.pixels) for one in each if len(one.pixels)]
-        return theirs(
-            input_ids=self.ids(tokens),
-            pixel_values=torch.cat([shown(one.overview[None]) for one in each]),
-            pixel_values_local=torch.cat(tiles) if tiles else None,
-            num_local_patches=[len(one.pixels) for one in each],
-        ).logits[0]
+        return theirs(input_ids=self.ids(tokens), **views(options, images)).logits[0]
 
 
 def _swap_queries(tower: Any, shown: tuple[torch.Tensor]) -> None:

@@ -29,12 +29,14 @@ from tests.tiny.vision.llava import TinyLlava
 from tests.tiny.vision.llava_next import TinyLlavaNext
 from tests.tiny.vision.minicpmv import TinyMiniCPMV
 from tests.tiny.vision.minicpmv46 import TinyMiniCPMV46
+from tests.tiny.vision.minimax_m3 import TinyMiniMaxM3
 from tests.tiny.vision.mistral3 import TinyMistral3
 from tests.tiny.vision.mllama import TinyMllamaVision
 from tests.tiny.vision.paddleocr import TinyPaddleOcr
 from tests.tiny.vision.qwen2vl import TinyQwen2VL
 from tests.tiny.vision.qwen3vl import QWEN3_VL_MOE, TinyQwen3VL, TinyQwen35Vision
 from tests.tiny.vision.qwen25vl import TinyQwen25VL
+from tests.tiny.vision.step3 import TinyStep3
 
 #: Configs of tiny vision models, by name.
 VISION_MODELS: dict[str, Callable[[], Any]] = {
@@ -60,6 +62,7 @@ VISION_MODELS: dict[str, Callable[[], Any]] = {
     "llava-next": lambda: TinyLlavaNext(TinyLlama()),
     "minicpmv": lambda: TinyMiniCPMV(TinyLlama(hidden=256)),
     "minicpmv 4.6": lambda: TinyMiniCPMV46(TinyLlama(rope_base=1e6)),
+    "minimax m3": lambda: TinyMiniMaxM3(TinyLlama()),
     "mistral3": lambda: TinyMistral3(TinyLlama(rope_base=1e6)),
     "mllama": lambda: TinyMllamaVision(TinyMllama()),
     "paddleocr": lambda: TinyPaddleOcr(TinyLlama(rope_base=500000.0)),
@@ -68,4 +71,5 @@ VISION_MODELS: dict[str, Callable[[], Any]] = {
     "qwen35": lambda: TinyQwen35Vision(TinyLlama(rope_base=1e6)),
     "qwen3vl": lambda: TinyQwen3VL(TinyLlama(rope_base=1e6)),
     "qwen3vlmoe": lambda: TinyQwen3VL(TinyLlama(rope_base=1e6), decoder=QWEN3_VL_MOE),
+    "step 3.7": lambda: TinyStep3(TinyLlama()),
 }

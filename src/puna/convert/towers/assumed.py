@@ -93,6 +93,13 @@ _ASSUMED: Final[Mapping[str, Mapping[str, tuple[Any, ...]]]] = {
         "vision_config.hidden_act": ("gelu",), "vision_config.vision_feature_select_strategy": ("default",),
     },
     "minicpmv4_6": {**_SIGLIP, "slice_mode": (True,), "slice_config.max_slice_nums": (9,)},
+    "minimax_m3": {
+        "vision_config.hidden_act": ("gelu",), **_PROJECTED, **_LAST_LAYER,
+        "vision_feature_select_strategy": ("full", "default"), "vision_config.temporal_patch_size": (2,),
+        "vision_config.img_token_compression_config.temporal_patch_size": (2,),
+        "vision_config.img_token_compression_config.image_token_compression_method": ("patch_merge",),
+        "vision_config.position_embedding_type": ("rope",), "vision_config.rope_mode": ("3d",),
+    },
     "mlp": {"vision_config.hidden_act": ("quick_gelu", "gelu"), **_PROJECTED},
     "paddleocr": _SIGLIP,
     "pixtral": {**_SILU, **_PROJECTED, **_LAST_LAYER, "text_config.rms_norm_eps": (1e-5,)},
@@ -108,6 +115,11 @@ _ASSUMED: Final[Mapping[str, Mapping[str, tuple[Any, ...]]]] = {
         "audio_config.n_window_infer": (800,),
     },
     "resampler": {**_SIGLIP, "slice_mode": (True,), "slice_config.max_slice_nums": (9,)},
+    "step3vl": {
+        "understand_projector_stride": (2,), "vision_config.hidden_act": ("quick_gelu", "quickgelu"),
+        "vision_config.use_cls_token": (False,), "vision_config.use_rope2d": (True,),
+        "vision_config.use_ln_post": (False,),
+    },
     "ultravox": {
         "audio_config.activation_function": ("gelu",), "projector_act": ("swiglu",),
         "projector_ln_mid": (True,), "num_projector_layers": (0,), "audio_latency_block_size": (None,),
@@ -121,6 +133,7 @@ _IMAGE_SETTINGS: Final[Mapping[str, Mapping[str, tuple[Any, ...]]]] = {
     "deepseekocr2": {"crop_to_patches": (True,)},
     "minicpmv4_6": _SLICES,
     "resampler": _SLICES,
+    "step3vl": {"do_normalize": (True,)},
 }
 
 

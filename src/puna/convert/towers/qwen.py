@@ -17,7 +17,7 @@ from puna.errors import ConversionError
 _KEPT: Final = ("tower.",)
 
 
-def _frames(values: Values, config: Config) -> Sequence[Values]:
+def frames(values: Values, config: Config) -> Sequence[Values]:
     """Split the kernel [rows, channels, 2, side, side] into the kernels of its two frames."""
     if values.ndim != 5 or values.shape[2] != 2:
         raise ValueError("the kernel must have two frames")
@@ -30,7 +30,7 @@ def _layers(names: Mapping[str, str]) -> dict[str, Place]:
 
 
 _FRAMES: Final[dict[str, Place]] = {
-    "tower.patch_embed.proj.weight": Split(("v.patch_embd.weight", "v.patch_embd.weight.1"), _frames),
+    "tower.patch_embed.proj.weight": Split(("v.patch_embd.weight", "v.patch_embd.weight.1"), frames),
     "tower.patch_embed.proj.bias": "v.patch_embd.bias",
 }
 _PARTED: Final[dict[str, Place]] = {
@@ -50,7 +50,7 @@ def _pixel_limit(config: Config, name: str, own: str = "") -> Any:
 
 
 #: Limits on the size of images; readers have defaults of their own.
-_SIZES: Final[dict[str, Key]] = {
+SIZES: Final[dict[str, Key]] = {
     "vision.image_min_pixels": lambda config: _pixel_limit(config, "shortest_edge", "min_pixels"),
     "vision.image_max_pixels": lambda config: _pixel_limit(config, "longest_edge", "max_pixels"),
 }
@@ -63,7 +63,7 @@ def _keys(kind: str, **more: Key) -> dict[str, Key]:
         # From the models' code; the text model's is different.
         "vision.attention.layer_norm_epsilon": lambda config: 1e-6,
         "vision.spatial_merge_size": unless(2, "spatial_merge_size"),
-        **_SIZES,
+        **SIZES,
         **more,
     }
 
@@ -206,7 +206,7 @@ PADDLE: Final = Family(
     hf=("PaddleOCRVLForConditionalGeneration",), architecture="clip", kept=kept("mlp_AR.", "projector."),
     keys={
         **keys("paddleocr", 1e-6), "vision.spatial_merge_size": unless(2, "spatial_merge_size"),
-        "vision.rope.freq_base": rope_base, **_SIZES,
+        "vision.rope.freq_base": rope_base, **SIZES,
     },
     names={
         **SIGLIP, "tower.embeddings.packing_position_embedding": None,
@@ -226,7 +226,7 @@ DOTS: Final = Family(
         "vision.embedding_length": ("embed_dim", "hidden_size"),
         "vision.attention.layer_norm_epsilon": lambda config: config.get("rms_norm_eps") or 1e-5,
         "vision.projector.scale_factor": lambda config: config.get("spatial_merge_size") or 2,
-        **_SIZES,
+        **SIZES,
     },
     names={
         "tower.patch_embed.patchifier.proj": "v.patch_embd",

@@ -252,6 +252,18 @@ class VisionLayer(Module):
         return total
 
 
+class ScaledLayer(VisionLayer):
+    """Layer that scales the output of each half by a learned vector."""
+
+    attention_scale: Array = weight("ls1", "hidden_size")
+    feed_forward_scale: Array = weight("ls2", "hidden_size")
+
+    def _rest(self, hidden: Array, attended: Array) -> Array:
+        hidden, normed = self.feed_forward_norm.after_adding(attended * self.attention_scale, hidden)
+        total: Array = hidden + self.feed_forward.forward(normed) * self.feed_forward_scale
+        return total
+
+
 class LayerNormLayer(VisionLayer):
     """Layer with layer norms, as in CLIP and SigLIP."""
 

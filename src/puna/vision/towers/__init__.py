@@ -24,6 +24,8 @@ Each follows its model's reference. Where llama.cpp (L) or Ollama (O) show a mod
 - Kimi K2.5: a small picture is not enlarged, black completes its sides, and the projector's GELU is exact
   (L: by its tanh). `image` and another token precede the rows, as in the published template (not L).
 - DeepSeek-OCR: a picture no larger than a tile is not cut (O cuts it).
+- Step 3.7: black completes tiles beyond the picture, as in StepFun's own code and L (transformers stretches
+  them). A picture of more than 64 tiles is not cut.
 
 Three deviations from the reference: MiniCPM-V's `<image_id>` is not written (as in L); pictures for Qwen3-VL
 and 3.5 have at most 2 million pixels unless the file says otherwise (as in O); a picture for LLaVA 1.5 with a

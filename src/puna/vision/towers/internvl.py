@@ -22,9 +22,9 @@ from puna.vision.layers.layers import (
     PatchAttention,
     PatchEmbedding,
     ProjectorNorm,
+    ScaledLayer,
     Table,
     VisionExactGeluFeedForward,
-    VisionLayer,
     VisionLayerOptions,
     through,
 )
@@ -63,28 +63,19 @@ class NormedAttention(PatchAttention):
         return [query, key, value]
 
 
-class ScaledLayer(VisionLayer):
-    """Layer that scales the output of each half by a learned vector."""
-
+class InternBaseLayer(ScaledLayer):
     attention: NormedAttention = part()
-    attention_scale: Array = weight("ls1", "hidden_size")
     feed_forward: VisionExactGeluFeedForward = part()
-    feed_forward_scale: Array = weight("ls2", "hidden_size")
-
-    def _rest(self, hidden: Array, attended: Array) -> Array:
-        hidden, normed = self.feed_forward_norm.after_adding(attended * self.attention_scale, hidden)
-        total: Array = hidden + self.feed_forward.forward(normed) * self.feed_forward_scale
-        return total
 
 
-class InternLayer(ScaledLayer):
+class InternLayer(InternBaseLayer):
     """Layer of InternViT 300M."""
 
     attention_norm: LayerNorm = weight("ln1", "hidden_size")
     feed_forward_norm: LayerNorm = weight("ln2", "hidden_size")
 
 
-class RMSInternLayer(ScaledLayer):
+class RMSInternLayer(InternBaseLayer):
     """Layer of InternViT 6B."""
 
     attention_norm: RMSNorm = weight("ln1", "hidden_size")
@@ -93,10 +84,10 @@ class RMSInternLayer(ScaledLayer):
 
 @dataclass(frozen=True, kw_only=True)
 class InternLayerOptions(VisionLayerOptions):
-    kind: type[ScaledLayer]
+    kind: type[InternBaseLayer]
 
 
-def layer_kind(options: InternLayerOptions) -> type[ScaledLayer]:
+def layer_kind(options: InternLayerOptions) -> type[InternBaseLayer]:
     return options.kind
 
 
@@ -117,7 +108,7 @@ class InternVision(VisionTower):
     embedding: PatchEmbedding = weight("v.patch_embd", "hidden_size", "channels", "patch_size", "patch_size")
     whole: Array = weight("v.class_embd", "hidden_size")
     positions: Table = weight("v.position_embd", "positions", "hidden_size")
-    layers: Sequence[ScaledLayer] = blocks("v.blk", choose=layer_kind)
+    layers: Sequence[InternBaseLayer] = blocks("v.blk", choose=layer_kind)
     norm: ProjectorNorm = weight("mm.model.mlp.0", "merged_size")
     up: Linear = weight("mm.model.mlp.1", "projected_size", "merged_size")
     down: Linear = weight("mm.model.mlp.3", "text_size", "projected_size")
