@@ -121,4 +121,5 @@ def test_rows_of_pictures_are_those_of_mtmd(name: str, tmp_path: Path) -> None:
     shown = mtmd.mtmd_bitmap_init(*size, pixels.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8)))
     expected = their_rows(layout, shown, mtmd.MTMD_INPUT_CHUNK_TYPE_IMAGE)
     assert found.shape == expected.shape
-    assert np.abs(found - expected).max() < 5e-3 * np.abs(expected).max()
+    # mtmd rounds some products to half precision.
+    assert np.abs(found - expected).max() < 2e-3 * np.abs(expected).max()

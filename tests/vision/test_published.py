@@ -591,6 +591,30 @@ def test_a_setting_that_a_tower_cannot_compute_is_refused(name: str, tmp_path: P
         load_model(layout.model, projector=layout.projector)
 
 
+#: Sizes that do not fit each other, with a part of the error.
+UNFIT: dict[str, tuple[str, dict[str, Any], str]] = {
+    "small heads of minimax": (
+        "minimax m3",
+        {"vision.attention.head_count": 16},
+        "4 values of a head are too",
+    ),
+    "odd heads of step": ("step 3.7", {"vision.attention.head_count": 8}, "6 values of a head are no mult"),
+    "tiles of step": ("step 3.7", {"vision.tile_size": 20}, "tile_size' is 20, with rows of 16 pixels"),
+    "whole of step": ("step 3.7", {"vision.image_size": 56}, "image_size' is 56, with rows of 16 pixels"),
+    "largest picture of step": ("step 3.7", {"vision.preproc_image_size": 40}, "is 40, with a whole picture"),
+}
+
+
+@pytest.mark.parametrize("name", UNFIT, ids=lambda name: name.replace(" ", "-"))
+def test_sizes_that_do_not_fit_are_refused(name: str, tmp_path: Path) -> None:
+    kind, keys, complaint = UNFIT[name]
+    config = VISION_MODELS[kind]()
+    layout = config.write(tmp_path, original(config))
+    rewritten(layout, lambda found: found.set(keys))
+    with pytest.raises(ModelError, match=complaint):
+        load_model(layout.model, projector=layout.projector)
+
+
 #: Keys of Ollama's files that tiny models in one file lack.
 OLLAMA: dict[str, dict[str, Any]] = {
     "deepseek-ocr": {"sam.global_attention_indexes": [2]},

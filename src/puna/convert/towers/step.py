@@ -46,7 +46,8 @@ def _tile_size(config: Config) -> int | None:
     return None if size == _TILE_SIZE else int(size)
 
 
-def _of_pixels(name: str, usual: tuple[float, ...]) -> Key:
+def _by_channel(name: str, usual: tuple[float, ...]) -> Key:
+    """Return a key for the means or deviations of pixels, which published checkpoints leave out."""
     return lambda config: list(config.image_setting(name, list(usual)))
 
 
@@ -56,11 +57,11 @@ STEP3: Final = Family(
         "projector_type": lambda config: "step3vl", "vision.image_size": _whole_size,
         "vision.feed_forward_length": _inner_size,
         "vision.attention.layer_norm_epsilon": lambda config: config.get("layer_norm_eps") or 1e-5,
-        "vision.image_mean": _of_pixels("image_mean", CLIP_MEAN),
-        "vision.image_std": _of_pixels("image_std", CLIP_STD),
+        "vision.image_mean": _by_channel("image_mean", CLIP_MEAN),
+        "vision.image_std": _by_channel("image_std", CLIP_STD),
         "vision.preproc_image_size": lambda config: config.image_setting("max_image_size", _LONGEST_SIDE),
         "vision.tile_size": _tile_size,
-        "vision.projector.scale_factor": lambda config: 4,  # the square of the step of each convolution
+        "vision.projector.scale_factor": lambda config: 4,  # patches of a row along a side
         "vision.rope.freq_base": rope_base,
     },
     names=_NAMES,

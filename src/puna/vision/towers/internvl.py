@@ -64,6 +64,8 @@ class NormedAttention(PatchAttention):
 
 
 class InternBaseLayer(ScaledLayer):
+    """Layer of InternViT; the norms depend on its size."""
+
     attention: NormedAttention = part()
     feed_forward: VisionExactGeluFeedForward = part()
 

@@ -56,7 +56,7 @@ _CUT_WHOLE: Final = 1.5
 _LEAST_SHARE: Final = 0.2
 #: Published models have up to 36, except of very long pictures, which are not cut.
 _MAX_TILES: Final = 64
-#: Patches of a row along a side, and the key with the square of the step of each of the two convolutions.
+#: Patches of a row along a side, and the key that states them.
 _ROW_PATCHES: Final = 4
 _SCALE: Final = "vision.projector.scale_factor"
 _ABSURD_SIZE: Final = 1 << 13
@@ -107,9 +107,10 @@ class Step3Vision(VisionTower):
             key = "vision.attention.head_count"
             complaint = f"is {options.heads}: {options.head_dim} values of a head are no multiple of 4"
             raise invalid(file, key, complaint)
-        if (scale := required(file, _SCALE, 4)) != 4:
+        if (scale := required(file, _SCALE, _ROW_PATCHES)) != _ROW_PATCHES:
             raise UnsupportedModelError(
-                f"{file.path}: '{file.architecture}.{_SCALE}' is {scale}, and only 4 is supported"
+                f"{file.path}: '{file.architecture}.{_SCALE}' is {scale}, and only {_ROW_PATCHES} is "
+                "supported"
             )
         found = Step3VisionOptions(
             **vars(options),
