@@ -20,7 +20,7 @@ from typing import Final, TypeVar
 
 from puna.engine.answers import Answers, Drawn, draw, fail
 from puna.engine.batching import BatchSlice, Draft, StepLoad, constraints
-from puna.engine.drafting.draft_model import DraftModel
+from puna.engine.drafting.draft_model import DraftModel, attach_draft
 from puna.engine.drafting.speculation import Speculation, drafter_for
 from puna.engine.executor import Executor, Rows
 from puna.engine.images import Encoding, Images
@@ -80,6 +80,7 @@ class Engine:
         speculate: str | None = None,
         growable: bool = False,
     ) -> None:
+        attach_draft(loaded)
         sizes = replace(sizes, batch_size=sizes.batch_size * loaded.ops.batch_scale)
         sizes = choose_sizes(loaded, sizes)
         self.images: Images | None = None

@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 import numpy as np
 
 from puna.batch import Batch
-from puna.engine.drafting.draft_model import check_fits
 from puna.engine.drafting.likeliest import likeliest_tokens
 from puna.engine.drafting.payoff import Recent
-from puna.errors import RequestError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
     from puna.engine.batching import BatchSlice
     from puna.engine.sequence import Sequence
     from puna.kvcache.cache import Cache
-    from puna.model.base import RunnableModel
     from puna.model.load import LoadedModel
     from puna.ops import Array, Backend
 
@@ -45,7 +42,6 @@ class AssistantModel(Protocol):
     @property
     def lenders(self) -> Items[int]: ...
 
-    def attach(self, target: RunnableModel) -> None: ...
     def draft(self, hidden: Array, batch: BatchArrays, cache: Cache) -> tuple[Array, Array]: ...
 
 
@@ -63,8 +59,8 @@ class _Newest:
 class Assistant:
     """Greedy drafts of the assistant `loaded` for all sequences of `target` at once.
 
-    `kept` has the states of the wanted rows of the target's last pass, and `cache` its keys and values.
-    Raises `RequestError` when the assistant cannot draft for `target`.
+    The model is attached to its target. `kept` has the states of the wanted rows of the target's last pass,
+    and `cache` its keys and values.
     """
 
     mode: ClassVar[str] = "draft"
@@ -73,12 +69,6 @@ class Assistant:
         self, loaded: LoadedModel, target: LoadedModel, cache: Cache, kept: KeptStates, *, context: int
     ) -> None:
         assert isinstance(loaded.model, AssistantModel)
-        check_fits(loaded, target)
-        try:
-            loaded.model.attach(target.model)
-        except RequestError as error:
-            names = f"{loaded.path.name} cannot be a draft model for {target.path.name}"
-            raise RequestError(f"{names}: {error}") from None
         self.context = context
         self._model = loaded.model
         self._cache = cache

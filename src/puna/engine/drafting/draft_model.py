@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from puna.errors import CacheFullError, RequestError
 if TYPE_CHECKING:
     from puna.engine.batching import BatchSlice
     from puna.engine.sequence import Sequence
+    from puna.model.base import RunnableModel
     from puna.model.load import LoadedModel
 
 log = logging.getLogger("puna.engine")
@@ -212,6 +213,30 @@ class DraftModel:
             state.tokens += keys
             state.entry.evaluated = len(state.tokens)
         return best
+
+
+@runtime_checkable
+class Attachable(Protocol):
+    """A draft model that reads the states of another."""
+
+    def attach(self, target: RunnableModel) -> None:
+        """Prepare for drafting for `target`. Raises `RequestError` unless it is as expected."""
+
+
+def attach_draft(loaded: LoadedModel) -> None:
+    """Attach the draft model of `loaded` to it, if it reads its states; before its caches are made.
+
+    Raises `RequestError` when it cannot draft for that model.
+    """
+    draft = loaded.draft
+    if draft is None or not isinstance(draft.model, Attachable):
+        return
+    check_fits(draft, loaded)
+    try:
+        draft.model.attach(loaded.model)
+    except RequestError as error:
+        names = f"{draft.path.name} cannot be a draft model for {loaded.path.name}"
+        raise RequestError(f"{names}: {error}") from None
 
 
 def check_fits(draft: LoadedModel, target: LoadedModel) -> None:
