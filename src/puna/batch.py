@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from puna.ops import Array, Backend, Storage
+
+#: Stands for a model's last states, where others are named by the layer whose inputs they are.
+_RESULT: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,24 +200,48 @@ class Batch:
 class KeptStates:
     """Storage for the hidden states of a pass, from which prediction heads and assistants continue.
 
-    They are those of all rows, or of the rows whose logits are needed if `only_wanted`.
+    They are those of all rows, or of the rows whose logits are needed if `only_wanted`. They are the model's
+    last ones, or the inputs of the layers `inputs_of`, which `fuse` turns into one state of each row.
     """
 
-    def __init__(self, ops: Backend, rows: int, hidden_size: int, *, only_wanted: bool = False) -> None:
+    def __init__(
+        self,
+        ops: Backend,
+        rows: int,
+        hidden_size: int,
+        *,
+        only_wanted: bool = False,
+        inputs_of: Sequence[int] = (),
+        fuse: Callable[[Sequence[Array]], Array] | None = None,
+    ) -> None:
         self._ops = ops
         self.rows = rows  # maximum of a pass
         self.only_wanted = only_wanted
-        self._states: Storage = ops.storage(GGMLType.F32, rows, (1, hidden_size))
-        self._states.provide(rows)
+        self._size = hidden_size
+        self._fuse = fuse
+        self._states: list[tuple[int, Storage]] = [
+            (layer, ops.storage(GGMLType.F32, rows, (1, hidden_size))) for layer in inputs_of or (_RESULT,)
+        ]
+        for _, states in self._states:
+            states.provide(rows)
         numbers = ops.index_buffer(rows)
         numbers.host[:] = np.arange(rows)
         numbers.upload()
         self._numbers = numbers.array
 
     def put(self, hidden: Array) -> None:
-        """Store hidden states, float32 [rows, hidden]."""
+        """Store the model's last hidden states, float32 [rows, hidden], unless others are kept."""
+        self.put_input(_RESULT, hidden)
+
+    def put_input(self, layer: int, hidden: Array) -> None:
+        """Store the hidden states that a layer is given, float32 [rows, hidden], if they are kept.
+
+        Those after the last layer belong to the number that follows its own.
+        """
         count, size = hidden.shape
-        self._ops.store_rows(self._states, self._numbers[:count], hidden.reshape(count, 1, size))
+        for number, states in self._states:
+            if number == layer:
+                self._ops.store_rows(states, self._numbers[:count], hidden.reshape(count, 1, size))
 
     def fit(self, batch: Batch) -> bool:
         """Return whether the states of a batch fit."""
@@ -221,11 +249,14 @@ class KeptStates:
         return len(kept) <= self.rows
 
     def read(self, rows: int) -> NDArray[np.float32]:
-        """Return a copy of the first `rows` states, on the host."""
-        return self._ops.numpy(self._states.numbers(np.arange(rows))).reshape(rows, -1)
+        """Return a copy of the first `rows` states [rows, size], on the host; fused if there are several."""
+        numbers = np.arange(rows)
+        found = [states.numbers(numbers).reshape(rows, self._size) for _, states in self._states]
+        return self._ops.numpy(found[0] if self._fuse is None else self._fuse(found))
 
     def close(self) -> None:
-        self._states.close()
+        for _, states in self._states:
+            states.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -15,6 +16,7 @@ from puna.batch import BatchArrays
 from puna.errors import ModelError
 from puna.kvcache.cache import Cache, Shift
 from puna.model.base import TextModel
+from puna.model.options import LayerOptions
 from puna.nn.heads import PredictionHead
 from puna.nn.layers import Embedding, Linear, RMSNorm
 from puna.nn.module import blocks, weight
@@ -23,6 +25,9 @@ from puna.ops import Array, Rope
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+#: A rotation up to the context of the training, which comes first, and beyond it; None: there is none.
+LayerRope = tuple[int, Rope, Rope] | None
 
 #: Lower bound of divisors of frequencies, so that none becomes infinite.
 _MIN_FACTOR = 1e-6
@@ -63,12 +68,30 @@ class Decoder(TextModel):
             )
             for rope in used
         }
-        self._ropes = [None if layer.rope is None else built[layer.rope] for layer in self.options.layers]
+        self._ropes: list[LayerRope] = [
+            None if layer.rope is None else built[layer.rope] for layer in self.options.layers
+        ]
         count = self.options.block_count
         ahead = [layer for layer in self.layers if layer.index >= count]
         self.layers = [layer for layer in self.layers if layer.index < count]
         for head, layer in zip(self.prediction_heads, ahead, strict=True):
             head.share(layer, self.token_embedding, self.output_norm, self.output)
+
+    @classmethod
+    def gives_inputs(cls) -> bool:
+        """Whether its passes put the inputs of layers into `BatchArrays.kept`."""
+        return cls.run is Decoder.run
+
+    def host(self, layer: LayerOptions, rope: LayerRope) -> int:
+        """Have caches made from now on keep one more layer, a head's in another file; return its number.
+
+        It takes the place of the one before. The model must have no heads of its own.
+        """
+        count = self.options.block_count
+        layers = *self.options.layers[:count], layer
+        self.options = replace(self.options, layers=layers, prediction_heads=1)
+        self._ropes = [*self._ropes[:count], rope]
+        return count
 
     def layer_ropes(self, context: int) -> list[Rope | None]:
         """Return the rotation of each layer here for sequences of at most `context` positions."""
@@ -111,6 +134,8 @@ class Decoder(TextModel):
         """
         [hidden], last = carried, self.options.block_count - 1
         for layer, rope in zip(self.layers, self.layer_ropes(cache.context), strict=True):
+            if batch.kept is not None:
+                batch.kept.put_input(layer.index, hidden)
             # Only sampled rows leave the last layer, unless a head reads others.
             rows = batch.outputs if layer.index == last and not batch.keeps_all else None
             hidden = layer.forward(hidden, batch, cache, rope, rows)
@@ -122,6 +147,7 @@ class Decoder(TextModel):
         """Return the result of `hidden` from that of the last layer."""
         hidden, normed = carried[0], self.output_norm(carried[0])
         if batch.kept is not None:
+            batch.kept.put_input(self.options.block_count, hidden)
             batch.kept.put(normed if self.heads_read_normed else hidden)
         return normed[batch.outputs] if batch.keeps_all and batch.outputs is not None else normed
 

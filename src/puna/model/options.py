@@ -285,7 +285,8 @@ class TextOptions:
     @property
     def last_to_remember(self) -> int:
         """Last layer with its own memory; later ones use the memory of others."""
-        own = (i for i, layer in enumerate(self.layers) if not isinstance(layer.remembers, KeysOf))
+        layers = self.layers[: self.block_count]
+        own = (i for i, layer in enumerate(layers) if not isinstance(layer.remembers, KeysOf))
         return max(own, default=self.block_count - 1)
 
     @property

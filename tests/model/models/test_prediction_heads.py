@@ -6,17 +6,17 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from puna.batch import Batch, KeptStates
+from puna.batch import KeptStates
 from puna.errors import ModelError
 from puna.gguf import open_gguf
 from puna.model.decoder import Decoder
 from puna.model.load import LoadedModel, LoadSettings, load_model
 from puna.model.memory import Forecast
 from puna.ops import Backend
+from tests.model.models.heads import head_results
 from tests.model.models.parity import FLOATS, random_tokens
 from tests.tiny.converted import Contents
 from tests.tiny.decoders import tiny_decoder_gguf
@@ -34,36 +34,11 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def our_logits(ours: LoadedModel, tokens: list[int], parts: list[int]) -> list[torch.Tensor]:
-    """Return logits like `Reference.logits`, reading the tokens in `parts` beside another sequence."""
-    model, ops = ours.model, ours.ops
-    assert isinstance(model, Decoder)
-    cache = ours.make_cache(sequences=2, context=128, types=FLOATS)
-    kept = KeptStates(ops, 128, model.options.hidden_size)
-    heads = len(model.prediction_heads)
-    found: list[list[Any]] = [[] for _ in range(heads)]
-    made: list[Any] = [np.zeros((0, model.options.hidden_size), np.float32) for _ in range(heads + 1)]
-    begin = 0
-    for number, part in enumerate(parts):
-        end = begin + part
-        batch = Batch.of([7, *tokens[begin:end]], [number, *range(begin, end)], [0] + [1] * part, [part])
-        cache.start_forward(batch)
-        model.forward(batch.on(ops, kept), cache)
-        made[0] = np.concatenate([made[0], kept.read(1 + part)[1:]])
-        for head in range(heads):
-            first = max(begin, head + 1)
-            rows = list(range(first, end))
-            if not rows:
-                continue
-            side = Batch.of([tokens[row] for row in rows], rows, [1] * len(rows), [])
-            side.outputs = None
-            cache.start_side_pass(model.options.block_count + head, side, first=head + 1)
-            before = made[head][[row - 1 - head for row in rows]]
-            states = model.look_ahead(head, ops.array(before), side.on(ops), cache)
-            made[head + 1] = np.concatenate([made[head + 1], ops.numpy(states)])
-            found[head].append(torch.from_numpy(ops.numpy(model.head_logits(head, states)).copy()))
-            cache.end_side_passes()
-        begin = end
-    return [torch.cat(each) for each in found]
+    """Return logits like `Reference.logits`, reading the tokens in `parts`."""
+    assert isinstance(ours.model, Decoder)
+    kept = KeptStates(ours.ops, 128, ours.model.options.hidden_size)
+    found = head_results(ours, ours.model, kept, tokens, parts)
+    return [torch.from_numpy(logits) for _, logits in found]
 
 
 @pytest.mark.parametrize("parts", [[40], [15, 1, 24]], ids=str)

@@ -146,10 +146,16 @@ class Gemma4(Decoder):
             hidden = self.with_images(hidden, batch)
         return [hidden, *self.layer_inputs.forward(batch.tokens, hidden)]
 
+    @classmethod
+    def gives_inputs(cls) -> bool:
+        return True
+
     def run(self, carried: list[Array], batch: BatchArrays, cache: Cache) -> list[Array]:
         hidden, *given = carried  # with an input for each layer from here on, or none
         wanted = None if batch.keeps_all else batch.outputs
         for layer, rope in zip(self.layers, self.layer_ropes(cache.context), strict=True):
+            if batch.kept is not None:
+                batch.kept.put_input(layer.index, hidden)
             rows = wanted if layer.index == self.options.last_to_remember else None
             hidden = layer.forward(hidden, batch, cache, rope, rows)
             if rows is not None:  # later layers need only these rows
