@@ -36,6 +36,7 @@ FAMILIES = {
     "deepseek32": "DeepSeek V3.2",
     "deepseekocr": "DeepSeek-OCR in one file",
     "dots1": "dots.llm1",
+    "eagle3": "EAGLE-3 heads",
     "ernie4_5": "ERNIE 4.5",
     "ernie4_5-moe": "ERNIE 4.5 with experts",
     "exaone": "EXAONE 3, 3.5, Deep",
@@ -151,7 +152,7 @@ _BESIDE = (
     | dict.fromkeys(("arctic", "baichuan", "grok", "jais", "openelm", "refact"), "llama.cpp")
     | dict.fromkeys(("arwkv7", "rwkv7"), "the paper's formulas in torch")
     | dict.fromkeys(("plamo3", "rwkv6", "rwkv6qwen2", "smallthinker"), "llama.cpp")
-    | {"nomic-bert-moe": "its experts in torch"}
+    | {"eagle3": "vLLM's formulas in torch, llama.cpp", "nomic-bert-moe": "its experts in torch"}
 )
 
 

@@ -39,7 +39,7 @@ class Architecture:
     templates: tuple[DefaultTemplate, ...] = ()  # for files without one; the first that fits is used
     answers: str = ""  # family of answers, if templates do not show it
     transcribes: bool = False  # whether it writes what an audio tower in the same file hears
-    assists: bool = False  # whether it only drafts for another model, whose states and keys it reads
+    assists: bool = False  # whether it only drafts for another model, whose states it reads
     has_70b: bool = False  # 80 layers mean a 70B model, which llama.cpp quantises more finely
 
 
@@ -127,6 +127,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "dots1": Architecture(
         model="dots1:Dots1", converters=("mixtures",), rows="published", templates=(DefaultTemplate("dots"),)
     ),
+    "eagle3": Architecture(model="eagle3:Eagle3", converters=("eagle",), rows="paired", assists=True),
     "ernie4_5": Architecture(
         model="ernie4_5:Ernie45",
         converters=("small_lineages",),

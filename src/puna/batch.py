@@ -234,9 +234,9 @@ class KeptStates:
         self.put_input(_RESULT, hidden)
 
     def put_input(self, layer: int, hidden: Array) -> None:
-        """Store the hidden states that a layer is given, float32 [rows, hidden], if they are kept.
+        """Store the input of layer number `layer`, float32 [rows, hidden], if it is kept.
 
-        Those after the last layer belong to the number that follows its own.
+        The number after the last layer's stands for that layer's result.
         """
         count, size = hidden.shape
         for number, states in self._states:

@@ -940,6 +940,7 @@ ELSEWHERE: Final = frozenset({
     "XverseForCausalLM", "DeepseekOCRForCausalLM", "DeepseekOCR2ForCausalLM", "DotsOCRForCausalLM",
     "Ernie4_5_ForCausalLM", "Gemma3nForConditionalGeneration",
     "Gemma4UnifiedForConditionalGeneration", "Gemma4AssistantForCausalLM",
+    "Eagle3DraftModel", "Eagle3LlamaForCausalLM", "Eagle3Speculator", "LlamaForCausalLMEagle3",
     "Gemma4UnifiedAssistantForCausalLM", "Qwen3ASRForConditionalGeneration",
     "GraniteSpeechForConditionalGeneration", "HYV4ForCausalLM", "Lfm2AudioForConditionalGeneration",
     "Step3p5ForCausalLM",

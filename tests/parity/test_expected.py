@@ -21,7 +21,7 @@ pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed: run 
 written = importlib.import_module("tests.parity.write_expected")
 
 
-@pytest.mark.parametrize("name", [*CHECKPOINTS, *SEEDED])
+@pytest.mark.parametrize("name", [*CHECKPOINTS, *SEEDED, *written.HEADS])
 def test_committed_log_probabilities_are_those_of_llama_cpp(name: str, tmp_path: Path) -> None:
     known, found = expected(name), written.computed(name, tmp_path)
     assert (found.text, found.tokens) == (known.text, known.tokens)

@@ -3,7 +3,7 @@
     .venv-peers/bin/python -m tests.parity.write_expected [NAME ...]
 
 The models are those of `tests/tiny/remote_code.py`, converted by llama.cpp's converter where that works, and
-those of `tests/tiny/seeded.py`, converted by ours.
+those of `tests/tiny/seeded.py` and a head of `tests/tiny/eagle.py`, converted by ours.
 """
 
 from __future__ import annotations
@@ -24,10 +24,14 @@ from tests.model.models.expected import FOLDER, Expected, place_of
 from tests.model.models.parity import original
 from tests.parity.convert.conversion import theirs
 from tests.parity.convert.test_small_lineages import SMALL_LINEAGES
+from tests.parity.llama_cpp_head import head_log_probabilities
+from tests.tiny.eagle import EAGLES, VOCABULARY, eagle3_files
 from tests.tiny.remote_code import CHECKPOINTS
 from tests.tiny.seeded import SEEDED
 
 LENGTH, COLUMNS = 48, 6
+#: The head whose results are committed, and its name.
+HEADS = {"eagle3": EAGLES["part of the vocabulary"]}
 
 
 def model_file(name: str, folder: Path) -> Path:
@@ -53,6 +57,8 @@ def log_probabilities(path: Path, text: list[int]) -> torch.Tensor:
 
 def computed(name: str, folder: Path) -> Expected:
     """Return what llama.cpp computes for a text drawn by the model's seed."""
+    if name in HEADS:
+        return computed_by_head(name, folder)
     path = model_file(name, folder)
     with open_gguf(path) as file:
         vocabulary = file.tensors["token_embd.weight"].shape[0]
@@ -62,9 +68,20 @@ def computed(name: str, folder: Path) -> Expected:
     return Expected(text, tokens, log_probabilities(path, text)[:, tokens])
 
 
+def computed_by_head(name: str, folder: Path) -> Expected:
+    """Return what llama.cpp computes with a head for a text drawn by its seed."""
+    tiny, (target, head) = HEADS[name], eagle3_files(folder, HEADS[name])
+    with open_gguf(head) as file:
+        likely = file.array("d2t").astype(int)
+    dice = np.random.default_rng(tiny.seed)
+    text = dice.integers(VOCABULARY, size=LENGTH).tolist()
+    tokens = dice.choice(likely, COLUMNS, replace=False).tolist()
+    return Expected(text, tokens, head_log_probabilities(target, head, tiny.layers, text)[:, tokens])
+
+
 def main() -> None:
     FOLDER.mkdir(exist_ok=True)
-    for name in sys.argv[1:] or (*CHECKPOINTS, *SEEDED):
+    for name in sys.argv[1:] or (*CHECKPOINTS, *SEEDED, *HEADS):
         with tempfile.TemporaryDirectory() as folder:
             found = computed(name, Path(folder))
         rows = [[round(value, 6) for value in row] for row in found.log_probabilities.tolist()]

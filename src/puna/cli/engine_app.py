@@ -113,12 +113,16 @@ def convert(
         list[str] | None,
         typer.Option(metavar="KEY", help="Ignore this unsupported setting of config.json (repeatable)."),
     ] = None,
+    target_model: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Folder of the model that an EAGLE-3 head drafts for."),
+    ] = None,
     force: take.Force = False,
 ) -> None:
     """Convert the folder of a published model to a model file, without a server."""
     from puna.cli.local import convert as convert_folder
 
-    convert_folder(source, target, kind, ignore or (), force=force)
+    convert_folder(source, target, kind, ignore or (), target_model=target_model, force=force)
 
 
 @app.command(cls=PunaCommand)

@@ -200,13 +200,20 @@ def quantize(
 
 
 def convert(
-    source: Path, target: Path, kind: str | None, ignore: Collection[str] = (), *, force: bool = False
+    source: Path,
+    target: Path,
+    kind: str | None,
+    ignore: Collection[str] = (),
+    *,
+    target_model: Path | None = None,
+    force: bool = False,
 ) -> None:
     """Convert the model in the folder `source` to `target`, showing progress.
 
     Its vision tower and its adapters become files beside `target`; a tower without a text
     model becomes `target`. Settings of config.json listed in `ignore` may have values that a file cannot
-    express. Existing files are overwritten with `force`, or if the user agrees on a terminal.
+    express. A draft model may need the folder `target_model` of the model it drafts for. Existing files are
+    overwritten with `force`, or if the user agrees on a terminal.
     """
     _check_target(target, source)
     folder = target.parent
@@ -216,6 +223,8 @@ def convert(
     )
     if not source.is_dir():
         raise RequestError(f"{source} is not a folder")
+    if target_model is not None and not target_model.is_dir():
+        raise RequestError(f"{target_model} is not a folder")
     with StatusLines() as lines:
         file_type = file_type_of(kind) if kind else None
         report = _reporting(lines, f"converting {source.name}")
@@ -224,7 +233,7 @@ def convert(
                 raise ConversionError(f"{source}: config.json lacks settings of a tower: it is elsewhere")
             terminal.note(f"{target}: {target.stat().st_size / 1e6:,.1f} MB")
             return
-        convert_folder(source, target, file_type, ignore=ignore, report=report)
+        convert_folder(source, target, file_type, ignore=ignore, target_model=target_model, report=report)
         tower = target.with_name(f"mmproj-{target.name}")
         has_tower = convert_tower(
             source, tower, file_type, report=_reporting(lines, f"converting {source.name}'s vision tower")

@@ -211,7 +211,7 @@ def _check_overlaps(name: str, tensors: Mapping[str, StoredTensor]) -> None:
         end, before = tensor.end, tensor.name
 
 
-def added_tokens(checkpoint: Checkpoint) -> dict[int, tuple[str, bool]]:
+def added_tokens(checkpoint: PublishedFolder) -> dict[int, tuple[str, bool]]:
     """Return the text of each added token by id, and whether it is special."""
     found: dict[int, tuple[str, bool]] = {}
     for text, id in checkpoint.json("added_tokens.json").items():
@@ -255,33 +255,27 @@ def _of_thinker(config: dict[str, Any]) -> dict[str, Any]:
     return {**thinker, **{name: config[name] for name in _OF_THE_WHOLE if name in config}}
 
 
-class Checkpoint:
-    """An open folder. Tensors are read when their values are requested."""
+def _of_speculator(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a head that drafts for another model, with those of its layer among them."""
+    layer = config.get("transformer_layer_config")
+    if not isinstance(layer, dict):
+        return config
+    # Whether the other model's output is its input's table says nothing about the head.
+    own = {name: value for name, value in layer.items() if name != "tie_word_embeddings"}
+    whole = {name: value for name, value in config.items() if name != "transformer_layer_config"}
+    return {**own, **whole}
+
+
+class PublishedFolder:
+    """The settings and texts of a published model's folder."""
 
     def __init__(self, folder: Path) -> None:
-        """Open the folder. Raises ConversionError if something is missing or damaged."""
+        """Read config.json. Raises ConversionError if it is missing or damaged."""
         self.folder = folder
-        self.config = _of_thinker(self.json("config.json"))
+        self.config = _of_speculator(_of_thinker(self.json("config.json")))
         if not self.config:
             raise ConversionError(f"{folder.name} has no config.json, which says what kind of model it is")
-        self._files: list[SafetensorsFile] = []
         self.tensors: dict[str, StoredTensor] = {}
-        self._scales: dict[str, StoredTensor] = {}
-        self.modules = self._modules()  # of sentence-transformers: the kind and folder of each module
-        try:
-            for name in self._weight_files():
-                self._open(folder / name)
-            for kind, path in self.modules:
-                if kind == "Dense":
-                    self._open(folder / path / "model.safetensors", f"{path}.")
-        except BaseException:
-            self.close()
-            raise
-        self._set_scales_aside()
-        block = (self.config.get("quantization_config") or {}).get("weight_block_size")
-        self._block = (
-            (int(block[0]), int(block[1])) if isinstance(block, list) and len(block) == 2 else _BLOCK
-        )
 
     def json(self, name: str) -> dict[str, Any]:
         """Return a JSON object of the folder, empty if there is no such file. Raises ConversionError."""
@@ -323,6 +317,31 @@ class Checkpoint:
         about = path.read_bytes()[:_MAX_README_BYTES].decode(errors="replace") if path.is_file() else ""
         heading = re.search(rf"^#+ {re.escape(name)}", about, re.IGNORECASE | re.MULTILINE)
         return heading is not None or name.lower() in self.folder.resolve().name.lower()
+
+
+class Checkpoint(PublishedFolder):
+    """An open folder. Tensors are read when their values are requested."""
+
+    def __init__(self, folder: Path) -> None:
+        """Open the folder. Raises ConversionError if something is missing or damaged."""
+        super().__init__(folder)
+        self._files: list[SafetensorsFile] = []
+        self._scales: dict[str, StoredTensor] = {}
+        self.modules = self._modules()  # of sentence-transformers: the kind and folder of each module
+        try:
+            for name in self._weight_files():
+                self._open(folder / name)
+            for kind, path in self.modules:
+                if kind == "Dense":
+                    self._open(folder / path / "model.safetensors", f"{path}.")
+        except BaseException:
+            self.close()
+            raise
+        self._set_scales_aside()
+        block = (self.config.get("quantization_config") or {}).get("weight_block_size")
+        self._block = (
+            (int(block[0]), int(block[1])) if isinstance(block, list) and len(block) == 2 else _BLOCK
+        )
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of the array that `values` returns."""

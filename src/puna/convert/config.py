@@ -64,6 +64,7 @@ class Config:
         self.defaults: dict[str, Any] = {}  # values for settings that config.json lacks
         self.whole: Mapping[str, Any] = raw
         self._added: dict[str, int] = {}
+        self.target: Config | None = None  # settings of the model that this one drafts for
 
     @classmethod
     def of_tower(cls, checkpoint: Checkpoint, section: str) -> Self:

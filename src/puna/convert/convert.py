@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puna.convert.assumptions import check_settings
-from puna.convert.checkpoint import Checkpoint
+from puna.convert.checkpoint import Checkpoint, PublishedFolder
 from puna.convert.config import Config
 from puna.convert.family import Family
 from puna.convert.keys import metadata, module_metadata, plain_metadata, tower_metadata
@@ -58,17 +58,19 @@ def convert(
     *,
     name: str = "",
     ignore: Collection[str] = (),
+    target_model: Path | None = None,
     report: Report = lambda done, total: None,
 ) -> None:
     """Write the model of `folder` to `target` as F32, F16 or BF16; by default, as published.
 
     8-bit floats become Q8_0. Peak memory is that of the largest tensor. A tower is left out: see
-    `convert_tower`. Raises ConversionError for a folder that is incomplete, damaged or of an unknown
-    architecture, and for settings that a GGUF file cannot carry unless `ignore` names them; GGUFError if the
-    file cannot be written.
+    `convert_tower`. An EAGLE-3 head needs the settings and the vocabulary of the model it drafts for, which
+    are in the folder `target_model`. Raises ConversionError for a folder that is incomplete, damaged or of an
+    unknown architecture, and for settings that a GGUF file cannot carry unless `ignore` names them; GGUFError
+    if the file cannot be written.
     """
     with Checkpoint(folder) as checkpoint:
-        draft = _model(checkpoint, target, file_type, name, ignore)
+        draft = _model(checkpoint, target, file_type, name, ignore, target_model)
         if draft.unknown:
             logger.warning(
                 "config.json: unknown settings, left out of the file: %s", ", ".join(draft.unknown)
@@ -154,25 +156,48 @@ class _Draft:
 
 
 def _model(
-    checkpoint: Checkpoint, target: Path, file_type: FileType | None, name: str, ignore: Collection[str]
+    checkpoint: Checkpoint,
+    target: Path,
+    file_type: FileType | None,
+    name: str,
+    ignore: Collection[str],
+    target_model: Path | None = None,
 ) -> _Draft:
     config, family = Config(checkpoint.config, checkpoint), family_of(checkpoint)
     kind = _checked_type(checkpoint, file_type)
     config.add_defaults(family.defaults)
     with _named(checkpoint.folder):
+        other = _target_model(checkpoint, family, target_model)
+        config.target = None if other is None else Config(other.config)
         planned = targets(checkpoint, config, family, _TYPES[kind])
         keys = {**metadata(config, family), **module_metadata(checkpoint)}
-        check_output(planned, checkpoint, config, family)
+        if not family.of_target:
+            check_output(planned, checkpoint, config, family)
         check_layers(planned, keys)
         check_heads(planned, keys)
         check_experts(planned, keys)
         check_biases(planned, config, ignore)
-        keys |= vocabulary(checkpoint, config, family)
+        keys |= vocabulary(other or checkpoint, config, family)
         unknown = [*check_settings(config, family, ignore), *family.check_others(config, ignore)]
         writer = _writer(target, family, "model", name or checkpoint.folder.resolve().name, kind)
         for key, value in keys.items():
             writer.add(key, value, ValueType.INT32 if value == [] else _KINDS.get(key))
     return _Draft(writer, [(config, planned)], unknown)
+
+
+def _target_model(checkpoint: Checkpoint, family: Family, folder: Path | None) -> PublishedFolder | None:
+    """Return the folder of the model that one of `family` drafts for; None if it drafts for none."""
+    name = checkpoint.folder.name
+    if family.of_target and folder is None:
+        raise ConversionError(
+            f"{name} drafts for another model, whose vocabulary it shares: name that model's folder with "
+            "`puna convert --target-model FOLDER`"
+        )
+    if folder is None:
+        return None
+    if not family.of_target:
+        raise ConversionError(f"{name} is no EAGLE-3 head: it needs no model to draft for (--target-model)")
+    return PublishedFolder(folder)
 
 
 def _tower(checkpoint: Checkpoint, target: Path, file_type: FileType | None, name: str) -> _Draft | None:
@@ -297,6 +322,8 @@ def _encoded(
 def _bytes(target: Target, rows: NDArray[Any]) -> NDArray[np.uint8]:
     if target.type is GGMLType.MXFP4:  # only if published as MXFP4
         return rows.reshape(-1)
+    if target.type is GGMLType.I64:
+        return rows.astype("<i8").view(np.uint8).reshape(-1)
     try:
         return quantize(rows.astype(np.float32, copy=False), target.type).reshape(-1)
     except GGUFError as error:

@@ -81,6 +81,7 @@ class Family:
     rename: Callable[[str, Config], str] = lambda name, config: name  # applied before a name is looked up
     when: Callable[[Config], bool] = lambda config: True  # selects among families with the same names
     adapters: Callable[[Config], Mapping[str, Family]] = lambda config: {}  # in the checkpoint, by name
+    of_target: bool = False  # whether it drafts for a model that has its vocabulary
     task: str = ""  # name and task of the adapter that PEFT saved beside the checkpoint
     #: Defaults of transformers that differ from what the tables would use.
     defaults: Mapping[str, Any] = field(default_factory=dict)

@@ -126,6 +126,8 @@ _EXACT: Final = (
     "neck.2.weight", "net_2.weight", "net_3.weight", "conv_dw.weight", "hc_attn_fn.weight",
     "hc_ffn_fn.weight", "output_hc_fn.weight",
 )  # fmt: skip
+#: Numbers of tokens.
+_INTEGERS: Final = ("d2t",)
 #: Convolution kernels over pixels, whatever their shape.
 _KERNELS: Final = ("v.patch_embd.weight", "mm.patch_merger.weight")
 
@@ -383,6 +385,8 @@ def _set_shape_and_type(target: Target, checkpoint: Checkpoint, config: Config, 
 
 
 def _type(name: str, shape: Sequence[int], mostly: GGMLType) -> GGMLType:
+    if name in _INTEGERS:
+        return GGMLType.I64
     if len(shape) < 2 or name.endswith(_EXACT) or not name.endswith(".weight"):
         return GGMLType.F32
     if name.startswith(_KERNELS) or (len(shape) == 4 and shape[-1] > 1):  # readers support no other types

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from puna.convert.checkpoint import Checkpoint, added_tokens
+from puna.convert.checkpoint import PublishedFolder, added_tokens
 from puna.convert.config import Config
 from puna.convert.family import Family
 from puna.errors import ConversionError, shown
@@ -75,7 +75,7 @@ def looks_special(text: str) -> bool:
     )
 
 
-def size_of(checkpoint: Checkpoint, config: Config, least: int) -> int:
+def size_of(checkpoint: PublishedFolder, config: Config, least: int) -> int:
     """Return the file's number of tokens, which is the embedding's number of rows."""
     embedding = next(
         (
@@ -99,7 +99,7 @@ def size_of(checkpoint: Checkpoint, config: Config, least: int) -> int:
     return max(int(config.get("vocab_size") or embedding or least), *read, 0)
 
 
-def byte_pairs(checkpoint: Checkpoint, config: Config) -> TokenTable:
+def byte_pairs(checkpoint: PublishedFolder, config: Config) -> TokenTable:
     """Return the table of a byte-level BPE: of `tokenizer.json`, or of `vocab.json` and `merges.txt`."""
     model = model_of(checkpoint, "BPE")
     vocabulary = _vocabulary(model)
@@ -115,7 +115,7 @@ def byte_pairs(checkpoint: Checkpoint, config: Config) -> TokenTable:
     return tokens
 
 
-def ranked_pieces(checkpoint: Checkpoint, config: Config) -> TokenTable:
+def ranked_pieces(checkpoint: PublishedFolder, config: Config) -> TokenTable:
     """Return SentencePiece's BPE from a `tokenizer.json`: pieces scored by the rank of their merge."""
     model = model_of(checkpoint, "BPE")
     vocabulary = _vocabulary(model)
@@ -136,7 +136,7 @@ def ranked_pieces(checkpoint: Checkpoint, config: Config) -> TokenTable:
     return tokens
 
 
-def word_pieces(checkpoint: Checkpoint, config: Config) -> TokenTable:
+def word_pieces(checkpoint: PublishedFolder, config: Config) -> TokenTable:
     """Return BERT's WordPiece: GGUF marks pieces that begin a word, not those that continue one."""
     model = model_of(checkpoint, "WordPiece")
     vocabulary = _vocabulary(model)
@@ -156,7 +156,7 @@ def word_pieces(checkpoint: Checkpoint, config: Config) -> TokenTable:
     return tokens
 
 
-def model_of(checkpoint: Checkpoint, kind: str) -> dict[str, Any]:
+def model_of(checkpoint: PublishedFolder, kind: str) -> dict[str, Any]:
     """Return the model of `tokenizer.json`, or of the two files of a BPE; it must be of this `kind`."""
     if kind == "BPE" and _is_in_two_files(checkpoint):
         first, *others = (checkpoint.text(_MERGES) or "").replace("\r", "").split("\n")
@@ -174,7 +174,7 @@ _VOCABULARY, _MERGES = "vocab.json", "merges.txt"
 _ALIKE: Final = ("qwen2",)
 
 
-def _is_in_two_files(checkpoint: Checkpoint) -> bool:
+def _is_in_two_files(checkpoint: PublishedFolder) -> bool:
     names = "tokenizer.json", _VOCABULARY, _MERGES
     return [(checkpoint.folder / name).is_file() for name in names] == [False, True, True]
 
@@ -208,7 +208,7 @@ FILES: Final = ("tokenizer.model", "spiece.model")
 _LARGEST: Final = 1 << 26  # bytes
 
 
-def pieces(checkpoint: Checkpoint, config: Config, path: Path) -> TokenTable:
+def pieces(checkpoint: PublishedFolder, config: Config, path: Path) -> TokenTable:
     """Return the table of a BPE `tokenizer.model`."""
     processor = _processor(path)
     count = processor.GetPieceSize()
@@ -244,7 +244,7 @@ def _kind(processor: Any, id: int) -> TokenType:
     return TokenType.NORMAL
 
 
-def unigrams(checkpoint: Checkpoint, config: Config) -> TokenTable:
+def unigrams(checkpoint: PublishedFolder, config: Config) -> TokenTable:
     """Return the Unigram vocabulary of a `tokenizer.json` (T5, XLM-RoBERTa)."""
     model = model_of(checkpoint, "Unigram")
     given = model.get("vocab")
@@ -347,7 +347,7 @@ _KEYS: Final = {
 }  # fmt: skip
 
 
-def special_tokens(checkpoint: Checkpoint, config: Config, tokens: TokenTable) -> dict[str, Any]:
+def special_tokens(checkpoint: PublishedFolder, config: Config, tokens: TokenTable) -> dict[str, Any]:
     """Return keys of `tokenizer.ggml`: ids of special tokens, and which of them are added around texts."""
     settings = dict(checkpoint.json("tokenizer_config.json"))
     around = _added_around(checkpoint, settings)
@@ -372,7 +372,7 @@ def special_tokens(checkpoint: Checkpoint, config: Config, tokens: TokenTable) -
     return found
 
 
-def _ends(checkpoint: Checkpoint, config: Config, size: int) -> list[int]:
+def _ends(checkpoint: PublishedFolder, config: Config, size: int) -> list[int]:
     """Return all tokens that end an answer."""
     value = checkpoint.json("generation_config.json").get("eos_token_id")
     value = config.get("eos_token_id") if value is None else value
@@ -380,7 +380,7 @@ def _ends(checkpoint: Checkpoint, config: Config, size: int) -> list[int]:
     return list(dict.fromkeys(id for id in ids if type(id) is int and 0 <= id < size))
 
 
-def _added_around(checkpoint: Checkpoint, settings: dict[str, Any]) -> dict[str, bool]:
+def _added_around(checkpoint: PublishedFolder, settings: dict[str, Any]) -> dict[str, bool]:
     """Return which tokens `tokenizer.json` adds around a text; those it names are added to `settings`."""
     found: dict[str, bool] = {}
     tokenizer = checkpoint.json("tokenizer.json")
@@ -441,7 +441,7 @@ def _text(token: Any) -> str | None:
     return token if isinstance(token, str) else None
 
 
-def chat_templates(checkpoint: Checkpoint) -> dict[str, str]:
+def chat_templates(checkpoint: PublishedFolder) -> dict[str, str]:
     """Return keys of `tokenizer`: the chat template and other named templates."""
     given = checkpoint.json("tokenizer_config.json").get("chat_template")
     if given is None:
@@ -467,7 +467,7 @@ _VISIBLE: Final = (
 )  # fmt: skip
 
 
-def vocabulary(checkpoint: Checkpoint, config: Config, family: Family) -> dict[str, Any]:
+def vocabulary(checkpoint: PublishedFolder, config: Config, family: Family) -> dict[str, Any]:
     """Return all keys of `tokenizer`. Raises ConversionError if no readable vocabulary exists."""
     tokens = _tokens(checkpoint, config)
     if tokens.model == "gpt2":
@@ -492,7 +492,7 @@ def vocabulary(checkpoint: Checkpoint, config: Config, family: Family) -> dict[s
     return keys | {f"tokenizer.{key}": text for key, text in templates.items()}
 
 
-def _tokens(checkpoint: Checkpoint, config: Config) -> TokenTable:
+def _tokens(checkpoint: PublishedFolder, config: Config) -> TokenTable:
     if (world := checkpoint.text(WORLD)) is not None:
         return world_tokens(world, config)
     if (lines := checkpoint.text(SCORED_LINES)) is not None:
@@ -521,7 +521,7 @@ def _tokens(checkpoint: Checkpoint, config: Config) -> TokenTable:
     raise ConversionError(f"tokenizer.json: a vocabulary of type {shown(kind)} is not supported")
 
 
-def _merge_as_gemma4(checkpoint: Checkpoint, tokens: TokenTable) -> None:
+def _merge_as_gemma4(checkpoint: PublishedFolder, tokens: TokenTable) -> None:
     """Store merges instead of scores, and make text of the marks by which answers are parsed."""
     tokens.model, tokens.merges = "gemma4", merges_of(model_of(checkpoint, "BPE"))
     tokens.scores = [_NO_SCORE] * len(tokens.texts)
@@ -538,7 +538,7 @@ def _steps(given: dict[str, Any], kind: str) -> Iterator[dict[str, Any]]:
     return (each for each in steps if isinstance(each, dict) and each.get("type") == kind)
 
 
-def _pre_tokenizer(checkpoint: Checkpoint, family: Family) -> str:
+def _pre_tokenizer(checkpoint: PublishedFolder, family: Family) -> str:
     """Return the name of the pre-tokenizer that splits like `tokenizer.json`, the family's if possible.
 
     It is recognised by its expressions; an unknown one gets the family's name, or the default. Raises

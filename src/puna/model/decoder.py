@@ -83,7 +83,7 @@ class Decoder(TextModel):
         return cls.run is Decoder.run
 
     def host(self, layer: LayerOptions, rope: LayerRope) -> int:
-        """Have caches made from now on keep one more layer, a head's in another file; return its number.
+        """Give caches made from now on one more layer, for a head in another file, and return its number.
 
         It takes the place of the one before. The model must have no heads of its own.
         """

@@ -253,6 +253,8 @@ class Forecast(MemoryForecast):
         if ops.device != Backend.device:
             self._kind = ops.device
         self.architecture = model_for(file.architecture)
+        if ARCHITECTURES[file.architecture].assists:
+            self.trained_context = 0  # its positions are those of its target
         options = self.architecture.read_options(file)
         options = options if prediction_heads else options.without_heads()
         self.options = options.on(None if layers is None else self._stage(file, options, layers))

@@ -60,7 +60,7 @@ NO_CHAT = {
         "rwkv6qwen2",
     ),  # chat models only with certain end tokens
     *("codeshell", "dbrx", "deepseek", "exaone", "internlm2", "minicpm", "minicpm3", "orion", "xverse"),
-    "gemma4-assistant",  # only drafts
+    *("eagle3", "gemma4-assistant"),  # only draft
     *("arctic", "baichuan", "grok", "jais", "jais2", "openelm", "refact"),
     *("bloom", "falcon", "gpt2", "gptneox", "mpt", "nemotron", "phi2", "stablelm", "starcoder"),
     *("arcee", "apertus", "granite_swa", "mellum"),

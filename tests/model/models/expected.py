@@ -14,7 +14,10 @@ FOLDER: Final = Path(__file__).parent / "llama_cpp"
 
 @dataclass(frozen=True)
 class Expected:
-    """Log-probabilities of a few `tokens` after each token of a text, float32 [text, tokens]."""
+    """Log-probabilities of a few `tokens` after each token of a text, float32 [text, tokens].
+
+    Those of a head that drafts begin after the second token.
+    """
 
     text: list[int]
     tokens: list[int]

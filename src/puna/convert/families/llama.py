@@ -52,9 +52,15 @@ def _window(config: Config) -> int | None:
     return window if config.get("model_type") in ("mistral", "mixtral") else None
 
 
+def _is_whole(config: Config) -> bool:
+    """Whether it is a Llama, and not the head of another model, which may have the same name."""
+    return config.peek("draft_vocab_size") is None
+
+
 LLAMA: Final = Family(
     hf=("LlamaForCausalLM",),
     architecture="llama",
+    when=_is_whole,
     keys={**KEYS, **_LONG_ROPE, "attention.sliding_window": _window},
     extra=_factors, pre="llama-bpe", ropes=(*ROPES, "longrope", "su"), assumed=LONG_ROPE,
     defaults={**_SIZES, "rms_norm_eps": 1e-6, **NO_BIASES},

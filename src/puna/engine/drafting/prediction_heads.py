@@ -1,8 +1,8 @@
-"""Drafts by a model's own prediction heads, which continue from the hidden states of its layers.
+"""Drafts by prediction heads, a model's own or a separate one, which continue from its hidden states.
 
 A head is one more layer, whose keys and values are in the cells of the model's cache, so they are reused,
 shifted, saved and evicted together. A head's row is a token at its position, with the hidden state of the
-position before as input: from the model's last layer for the first head, from the previous head for others.
+position before as input: from the model's layers for the first head, from the previous head for others.
 Rows of a prompt are computed right after it, others when a draft needs them. The first head drafts the token
 after the newest one, the next head the one after that, and the last head continues from its own drafts.
 """
@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -89,39 +89,70 @@ class _Rows:
         return len(self.tokens)
 
 
-@runtime_checkable
-class HasHeads(Protocol):
-    """A model that may have prediction heads; see `puna.model.decoder.Decoder`."""
+class Heads(Protocol):
+    """The network of prediction heads; see `puna.model.decoder.Decoder`."""
 
     @property
     def ops(self) -> Backend: ...
-    @property
-    def options(self) -> TextOptions: ...
-    @property
-    def prediction_heads(self) -> Items[PredictionHead]: ...
 
     def look_ahead(self, head: int, hidden: Array, batch: BatchArrays, cache: Cache) -> Array: ...
     def head_logits(self, head: int, hidden: Array) -> Array: ...
 
 
-class PredictionHeads:
-    """Greedy drafts of the heads of `model` for all sequences at once.
+@runtime_checkable
+class HasHeads(Heads, Protocol):
+    """A model that may have prediction heads."""
 
-    `kept` has the hidden states of the model's last pass. Drafted tokens are below `vocab_size`.
+    @property
+    def options(self) -> TextOptions: ...
+    @property
+    def prediction_heads(self) -> Items[PredictionHead]: ...
+
+
+@runtime_checkable
+class SeparateHead(Heads, Protocol):
+    """A head in a file of its own; see `puna.model.models.eagle3`."""
+
+    @property
+    def state_size(self) -> int: ...
+    @property
+    def target_layers(self) -> Items[int]: ...
+    @property
+    def tokens(self) -> NDArray[np.int64] | None: ...
+
+    def fuse(self, features: Items[Array]) -> Array: ...
+
+
+class PredictionHeads:
+    """Greedy drafts of `heads` for all sequences at once, of the drafting mode `mode`.
+
+    `options` are those of the model they draft for, whose last layers are theirs, and `kept` has the hidden
+    states of its last pass. Drafted tokens are below `vocab_size`. `tokens` are the tokens that logits stand
+    for; None if all do.
     """
 
-    mode: ClassVar[str] = "mtp"
-
     def __init__(
-        self, model: HasHeads, cache: Cache, kept: KeptStates, *, context: int, vocab_size: int
+        self,
+        heads: Heads,
+        options: TextOptions,
+        cache: Cache,
+        kept: KeptStates,
+        *,
+        context: int,
+        vocab_size: int,
+        mode: str = "mtp",
+        tokens: NDArray[np.int64] | None = None,
     ) -> None:
         self.context = context
-        self._model = model
+        self.mode = mode
+        self._heads = heads
+        self._options = options
         self._cache = cache
         self._kept = kept
         self._vocab_size = vocab_size
-        self._count = len(model.prediction_heads)
-        layers = model.options.layers[model.options.block_count :]
+        self._tokens = None if tokens is None else np.minimum(tokens, vocab_size - 1)
+        self._count = options.prediction_heads
+        layers = options.layers[options.block_count :]
         windows = [layer.remembers.size for layer in layers if isinstance(layer.remembers, Window)]
         self._together = min([_READ_TOGETHER, *windows])  # while their cells are still there
         self._unread: dict[Sequence, list[_Unread]] = {}  # of each head
@@ -135,7 +166,7 @@ class PredictionHeads:
 
     def pass_cost(self, step_s: float) -> float:
         """Return the cost of drafting one more token, as a fraction of the model's step."""
-        return self._pass_s.value / step_s if self._pass_s.value else 1 / self._model.options.block_count
+        return self._pass_s.value / step_s if self._pass_s.value else 1 / self._options.block_count
 
     def catch_up_cost(self, sequence: Sequence, step_s: float) -> float:
         """Return 0: a pass costs hardly more if `sequence` has not drafted for a while."""
@@ -220,15 +251,21 @@ class PredictionHeads:
                 parts.append(rows)
             began = time.monotonic()
             found, ends = self._forward(head, parts)
-            ops = self._model.ops
-            logits = self._model.head_logits(head, found[ops.array(ends)])
-            best = likeliest_tokens(ops, logits, self._vocab_size)
+            ops = self._heads.ops
+            best = self._likeliest(self._heads.head_logits(head, found[ops.array(ends)]))
             states = ops.numpy(found)
             self._pass_s.add(time.monotonic() - began)
             kept = depth if head + 1 < self._count else 0
             for index, end, token in zip(active, ends.tolist(), best, strict=True):
                 drafts[index].append(token)
                 made[index] = states[end - kept : end + 1].copy()
+
+    def _likeliest(self, logits: Array) -> list[int]:
+        """Return the likeliest token of each row of logits."""
+        if self._tokens is None:
+            return likeliest_tokens(self._heads.ops, logits, self._vocab_size)
+        found: list[int] = self._tokens[likeliest_tokens(self._heads.ops, logits, len(self._tokens))].tolist()
+        return found
 
     def _read(self, due: Items[tuple[Sequence, int]]) -> None:
         """Have all heads read each sequence up to the given position, which is evaluated."""
@@ -274,12 +311,12 @@ class PredictionHeads:
             positions += range(begin, begin + len(rows))
             sequences += [rows.sequence.entry.row] * len(rows)
         ends = np.cumsum([len(rows) for rows in parts]) - 1
-        ops, last = self._model.ops, head + 1 == self._count
+        ops, last = self._heads.ops, head + 1 == self._count
         batch = Batch.of(tokens, positions, sequences, [])
         batch.outputs = ends if last else None
-        self._cache.start_side_pass(self._model.options.block_count + head, batch, first=head + 1)
+        self._cache.start_side_pass(self._options.block_count + head, batch, first=head + 1)
         hidden = ops.array(np.concatenate([rows.states for rows in parts]))
-        found = self._model.look_ahead(head, hidden, batch.on(ops), self._cache)
+        found = self._heads.look_ahead(head, hidden, batch.on(ops), self._cache)
         if last:
             return found, np.arange(len(parts))
         states = ops.numpy(found)

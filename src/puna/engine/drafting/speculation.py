@@ -26,13 +26,14 @@ from puna.engine.batching import MAX_SCORED, BatchSlice, Draft, StepLoad
 from puna.engine.drafting.assistant import Assistant, AssistantModel
 from puna.engine.drafting.draft_model import DraftModel
 from puna.engine.drafting.payoff import Allowance, Candidate, Cost, StepEstimate
-from puna.engine.drafting.prediction_heads import HasHeads, PredictionHeads
+from puna.engine.drafting.prediction_heads import HasHeads, PredictionHeads, SeparateHead
 from puna.engine.prefix_tree import Key
 from puna.engine.room import EngineSizes
 from puna.engine.scheduler import Pace
 from puna.engine.sequence import Drafting, Generation, Sequence
 from puna.errors import RequestError
 from puna.kvcache.cache import Cache
+from puna.model.decoder import Decoder
 from puna.model.load import LoadedModel
 from puna.options import drafts_itself
 
@@ -100,7 +101,7 @@ class PromptLookup:
 
 
 class Drafter(Protocol):
-    """A generator of drafts: a draft model, an assistant, or the model's own prediction heads."""
+    """A generator of drafts: a draft model, an assistant, or prediction heads."""
 
     context: int  # inputs after which a sequence cannot be drafted for
 
@@ -139,23 +140,37 @@ def drafter_for(
 ) -> tuple[DraftModel | Assistant | PredictionHeads | None, KeptStates | None]:
     """Return the drafter, and the hidden states that a pass must keep for it.
 
-    Prediction heads and assistants share the model's `cache`; a draft model builds its own, of `sizes`.
+    Prediction heads and assistants, which are attached to the model, share its `cache`; a draft model builds
+    its own, of `sizes`.
     """
     most = sizes.batch_size + sizes.parallel * (1 + MAX_DRAFT_TOKENS)
+    vocab_size = loaded.tokenizer.vocab_size
     if loaded.draft is not None:
-        if not isinstance(loaded.draft.model, AssistantModel):
-            return DraftModel(loaded.draft, loaded, sizes), None
-        kept = KeptStates(loaded.ops, most, loaded.draft.model.state_size, only_wanted=True)
-        return Assistant(loaded.draft, loaded, cache, kept, context=sizes.context), kept
+        model = loaded.draft.model
+        if isinstance(model, AssistantModel):
+            kept = KeptStates(loaded.ops, most, model.state_size, only_wanted=True)
+            return Assistant(loaded.draft, loaded, cache, kept, context=sizes.context), kept
+        if isinstance(model, SeparateHead):
+            assert isinstance(loaded.model, Decoder)
+            kept = KeptStates(
+                loaded.ops, most, model.state_size, inputs_of=model.target_layers, fuse=model.fuse
+            )
+            return PredictionHeads(
+                model, loaded.model.options, cache, kept, context=sizes.context, vocab_size=vocab_size,
+                mode="draft", tokens=model.tokens,
+            ), kept  # fmt: skip
+        return DraftModel(loaded.draft, loaded, sizes), None
     if (
         not drafts_itself(speculate)
         or not isinstance(loaded.model, HasHeads)
         or not loaded.model.prediction_heads
     ):
         return None, None
-    kept = KeptStates(loaded.ops, most, loaded.model.options.hidden_size)
-    vocab_size = loaded.tokenizer.vocab_size
-    return PredictionHeads(loaded.model, cache, kept, context=sizes.context, vocab_size=vocab_size), kept
+    options = loaded.model.options
+    kept = KeptStates(loaded.ops, most, options.hidden_size)
+    return PredictionHeads(
+        loaded.model, options, cache, kept, context=sizes.context, vocab_size=vocab_size
+    ), kept
 
 
 @dataclass
