@@ -211,6 +211,7 @@ def test_bos_is_written_only_if_the_tokenizer_does_not_add_it(
          ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")),
         ("{% if x %}<|end|><|channel|>{% endif %}", ()),
         ("{% if x %}<|end|>{% endif %}", ("<|end|>", "<|system|>", "<|user|>", "<|assistant|>")),
+        ("<role>HUMAN</role>{{ messages[0].content }}<|role_end|>{% if x %}{% endif %}", ("<|role_end|>",)),
         (JINJA, ()),
     ],
 )  # fmt: skip

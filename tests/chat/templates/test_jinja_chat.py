@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from puna.chat.answers.parts import Tags
 from puna.chat.templates.jinja_chat import JinjaFormat
 from puna.chat.templates.messages import SpecialTokens
 from puna.errors import TemplateError
@@ -38,6 +39,57 @@ def test_thinking_is_left_to_the_template_by_default(think: Any, text: str) -> N
         "{{ reasoning_effort | default('x') }}"
     )
     assert JinjaFormat(template).render([USER], think=think) == text
+
+
+@pytest.mark.parametrize(
+    ("accepted", "levels"),
+    [
+        (["no_think", "low", "high"], ["no_think", "high", "low", "high", "high"]),
+        (["high", "no_think"], ["no_think", "high", "high", "high", "high"]),
+        (["low", "medium"], ["-", "medium", "low", "medium", "medium"]),
+        (["none", "max"], ["none", "max", "max", "max", "max"]),
+        (["quick"], ["-", "medium", "low", "high", "max"]),
+    ],
+)
+def test_a_template_gets_the_nearest_level_that_it_accepts(accepted: list[str], levels: list[str]) -> None:
+    form = JinjaFormat(
+        "{% set effort = reasoning_effort | default('-') %}"
+        f"{{% if reasoning_effort is defined and reasoning_effort not in {accepted} %}}{{% endif %}}"
+        "{{ effort }}"
+    )
+    asked: list[Any] = [False, True, "low", "high", "max"]
+    assert [form.render([USER], think=think) for think in asked] == levels
+    assert form.render([USER]) == "-"
+
+
+def test_a_template_with_modes_of_thinking_gets_one() -> None:
+    form = JinjaFormat("{{ thinking_mode | default('-') }}")
+    modes = {None: "-", False: "disabled", True: "adaptive", "low": "enabled"}
+    assert {think: form.render([USER], think=think) for think in modes} == modes
+
+
+@pytest.mark.parametrize(
+    ("template", "tags"),
+    [
+        (
+            "{% set t = ':opensource' %}{{ '</think{}>'.format(t) }}",
+            Tags("<think:opensource>", "</think:opensource>"),
+        ),
+        ("{% set t = '' %}{{ '</think{}>'.format(t) }}", Tags("<think>", "</think>")),
+        ("</think:opensource>", Tags("<think:opensource>", "</think:opensource>")),
+        ("{% set end = '</mm:think>' %}", Tags("<mm:think>", "</mm:think>")),
+    ],
+)
+def test_tags_of_thinking_are_found_where_templates_put_them_together(template: str, tags: Tags) -> None:
+    assert JinjaFormat(template).traits.thinking_tags == tags
+
+
+@pytest.mark.parametrize(
+    "read", ["message.tool_responses", "message['tool_responses']", "m.get('tool_responses')"]
+)
+def test_results_are_moved_only_for_templates_that_read_them_beside_calls(read: str) -> None:
+    assert JinjaFormat(f"{{% for m in [] %}}{{{{ {read} }}}}{{% endfor %}}").wording.results_within
+    assert not JinjaFormat("<tool_responses>{{ '</tool_responses{}>'.format('') }}").wording.results_within
 
 
 @pytest.mark.parametrize(("adds", "text"), [(True, "hi<s></s>"), (False, "<s>hi<s></s>")])

@@ -270,6 +270,7 @@ class JinjaTemplate:
         if len(text) > MAX_TEMPLATE_CHARACTERS:
             raise TemplateError(f"template error: longer than {MAX_TEMPLATE_CHARACTERS} characters")
         self._read: set[str] = set()
+        self._accepted: dict[str, tuple[str, ...]] = {}
         self._literals: list[str] = []
         try:
             self.tree = _environment().parse(text)
@@ -282,7 +283,7 @@ class JinjaTemplate:
             raise TemplateError(f"template error: {error}") from error
 
     def _look_at(self, tree: jinja2.nodes.Template) -> None:
-        """Collect the variables that the template reads and its literal texts.
+        """Collect the variables that the template reads, their accepted values, and its literal texts.
 
         Raises a Jinja error for a filter or test that does not exist, unless a condition guards it.
         """
@@ -295,6 +296,12 @@ class JinjaTemplate:
             match node:
                 case jinja2.nodes.Name(name=name, ctx="load"):
                     self._read.add(name)
+                case jinja2.nodes.Compare(
+                    expr=jinja2.nodes.Name(name=name),
+                    ops=[jinja2.nodes.Operand(op="notin", expr=jinja2.nodes.List(items=items))],
+                ):
+                    values = (item.value for item in items if isinstance(item, jinja2.nodes.Const))
+                    self._accepted[name] = tuple(value for value in values if isinstance(value, str))
                 case jinja2.nodes.TemplateData(data=text) | jinja2.nodes.Const(value=str() as text):
                     self._literals.append(text)
                 case jinja2.nodes.If() | jinja2.nodes.CondExpr():
@@ -308,6 +315,13 @@ class JinjaTemplate:
     def reads(self, name: str) -> bool:
         """Return whether the template reads the variable `name` anywhere."""
         return name in self._read
+
+    def accepted(self, name: str) -> tuple[str, ...]:
+        """Return the texts in the list that the template looks for the variable `name`; empty without a list.
+
+        It mostly refuses other values.
+        """
+        return self._accepted.get(name, ())
 
     def literal(self, text: str) -> bool:
         """Return whether `text` occurs in the template's literal text or string constants."""

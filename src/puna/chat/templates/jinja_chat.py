@@ -7,7 +7,7 @@ import json
 import re
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -55,6 +55,7 @@ _STOPS: tuple[tuple[str, str | None, tuple[str, ...]], ...] = (
     ("<start_of_turn>", None, ("<start_of_turn>", "<end_of_turn>")),
     ("<|START_OF_TURN_TOKEN|>", None, ("<|START_OF_TURN_TOKEN|>", "<|END_OF_TURN_TOKEN|>")),
     ("<|end|>", "<|channel|>", ("<|end|>", "<|system|>", "<|user|>", "<|assistant|>")),
+    ("<|role_end|>", None, ("<|role_end|>",)),
 )
 
 #: Ends a continued message while it is rendered; what the template writes after it is cut off.
@@ -65,16 +66,29 @@ _THINKING_TAGS = (
     Tags("<think>", "</think>"),
     Tags("[THINK]", "[/THINK]"),
     Tags("<seed:think>", "</seed:think>"),
+    Tags("<mm:think>", "</mm:think>"),
+    Tags("<think:opensource>", "</think:opensource>"),
     Tags("<|START_THINKING|>", "<|END_THINKING|>"),
     Tags("<|inner_prefix|>", "<|inner_suffix|>"),
     Tags("<|channel>thought", "<channel|>"),
 )
+
+#: Text from which templates of Hy make the closing tag of thinking, by a suffix that released models share.
+_SUFFIXED: Final = "</think{}>"
+_SUFFIX: Final = ":opensource"
+
+#: Levels of thinking that templates name, from the least to the most, and names of none.
+_LEVELS: Final = ("minimal", "low", "medium", "high", "xhigh", "max")
+_NO_LEVELS: Final = ("no_think", "none")
 
 #: Matches templates that recognise calls by missing content, to which "" would be an empty answer.
 _NO_CONTENT: Final = re.compile(r"""\bcontent(["']\])? is (not )?none\s*-?%}""")
 
 #: Matches templates that handle only one call in a message.
 _FIRST_CALL: Final = re.compile(r"""tool_calls(["']\])?\[0\]""")
+
+#: Matches templates that read results from the message with the calls.
+_RESULTS_WITHIN: Final = re.compile(r"""[.\["'(]tool_responses\b""")
 
 #: Types of JSON schemas that templates turn into types of a programming language.
 _TYPES: Final = ("string", "number", "integer", "boolean", "array", "object")
@@ -151,7 +165,7 @@ class Wording:
         return cls(
             None if _NO_CONTENT.search(template) else "",
             _FIRST_CALL.search(template) is not None,
-            "tool_responses" in template,
+            _RESULTS_WITHIN.search(template) is not None,
         )
 
     def chat(self, messages: Iterable[Message]) -> list[dict[str, Any]]:
@@ -603,7 +617,7 @@ class JinjaFormat(ChatFormat):
 
         def attempt(form: Chat, tools: Tools) -> str:
             variables: dict[str, Any] = {
-                **_think_values(think),
+                **_think_values(think, template.accepted("reasoning_effort")),
                 **(values or {}),
                 **self._tokens.spellings,
                 "messages": form,
@@ -630,13 +644,37 @@ def _is_continued(message: Mapping[str, Any]) -> bool:
     return message["role"] == "assistant" and bool(message["content"]) and "tool_calls" not in message
 
 
-def _think_values(think: Think) -> dict[str, Any]:
-    """Return the switches that templates read; none if the template is to decide."""
+def _think_values(think: Think, levels: Collection[str] = ()) -> dict[str, Any]:
+    """Return the switches that templates read; none if the template is to decide.
+
+    `levels` are the values of `reasoning_effort` that the template accepts; empty for any.
+    """
     if think is None:
         return {}
-    level = {"reasoning_effort": think_level(think)} if think else {}
-    return {"enable_thinking": bool(think), "thinking": bool(think), **level}
+    level = _level(think, levels)
+    return {
+        "enable_thinking": bool(think),
+        "thinking": bool(think),
+        # MiniMax M3 decides for itself by default.
+        "thinking_mode": "enabled" if isinstance(think, str) else "adaptive" if think else "disabled",
+        **({"reasoning_effort": level} if level else {}),
+    }
+
+
+def _level(think: Think, levels: Collection[str]) -> str:
+    """Return the level of `think`, or the nearest of the accepted `levels`, rather a higher one."""
+    if not think:
+        return next((level for level in _NO_LEVELS if level in levels), "")
+    level = think_level(think)
+    known = [one for one in _LEVELS if one in levels]
+    if level in levels or level not in _LEVELS or not known:
+        return level
+    higher = [one for one in known if _LEVELS.index(one) > _LEVELS.index(level)]
+    return higher[0] if higher else known[-1]
 
 
 def _thinking_tags(template: JinjaTemplate) -> Tags | None:
+    if template.literal(_SUFFIXED):
+        suffix = _SUFFIX if template.literal(_SUFFIX) else ""
+        return Tags(f"<think{suffix}>", f"</think{suffix}>")
     return next((tags for tags in _THINKING_TAGS if template.literal(tags.closing)), None)
