@@ -181,6 +181,7 @@ READERS: dict[str, Callable[[int], Callable[[], Any]]] = {
             ("hermes", "broken calls", '<tool_call>{"name": "f", "arguments": {"a": <'),
             ("qwen3-coder", "open values", "<function=f><parameter=a>\n"),
             ("lfm2", "lists", "<|tool_call_start|>[f(a=["),
+            ("minimax-m3", "open elements", ']<]minimax[>[<invoke name="f">]<]minimax[>[<a>'),
             ("harmony", "headers", "<|channel|>commentary to=functions.f<|message|>["),
         )
     },

@@ -275,7 +275,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         templates=(DefaultTemplate("hunyuan-moe"),),
     ),
     "hy_v3": Architecture(model="hy_v3:HyV3", converters=("mixtures",), rows="published"),
-    "hy_v4": Architecture(model="hy_v4:HyV4", converters=("latent",), pre="hy_v4"),
+    "hy_v4": Architecture(model="hy_v4:HyV4", converters=("latent",), pre="hy_v4", answers="hy4"),
     "internlm2": Architecture(
         model="llama:Llama",
         converters=("aliases",),

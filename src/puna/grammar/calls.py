@@ -13,7 +13,7 @@ from puna.chat.answers.parts import Form, ParameterForm
 from puna.chat.answers.tools import Tool, dumps, has_type
 from puna.errors import RequestError, shown
 from puna.grammar.diagnosis import GUIDANCE, check_parts, check_patterns, check_terminal
-from puna.grammar.keywords import CONSTRAINING
+from puna.grammar.keywords import CONSTRAINING, kept
 from puna.grammar.schema import checked_schema
 from puna.grammar.text_values import Unwritable, looks_other, text_terminal
 from puna.tokenizer import Tokenizer
@@ -23,6 +23,15 @@ MAX_CALLS: Final = 64
 
 #: Keywords supported in an object's schema if each parameter has its own markup.
 _OF_PARAMETERS: Final = frozenset(("type", "properties", "required", "additionalProperties"))
+
+#: Keywords of objects and lists within a parameter that are written as elements; others are written as JSON.
+_OF_ELEMENTS: Final = {
+    "object": _OF_PARAMETERS,
+    "array": frozenset(("type", "items", "minItems", "maxItems")),
+}
+
+#: Types of values that may have no elements, which do not tell them apart.
+_LOOK_ALIKE: Final = frozenset(("object", "array", "string"))
 
 #: Writes a text of the markup in Lark, with its control tokens as tokens.
 Spell = Callable[[str], str]
@@ -74,6 +83,8 @@ class _Writer:
     spell: Spell
     start: str = ""
     rules: list[str] = field(default_factory=list)
+    #: Rules of objects and lists by their elements, by the identity of the schema, which is kept alive.
+    containers: dict[int, tuple[str, Any]] = field(default_factory=dict)
 
     def write(self, reading: Reading, tools: list[Tool], openings: tuple[str, ...]) -> None:
         form = self.form
@@ -134,40 +145,45 @@ class _Writer:
             if form.parameters is None:
                 arguments = _json_rule(_as_object(tool.parameters))
             else:
-                arguments = self._parameters(number, tool, form.parameters)
+                for keyword in tool.parameters.keys() & CONSTRAINING - _OF_PARAMETERS:
+                    raise RequestError(
+                        f'the keyword "{keyword}" at # is not supported in calls of this model'
+                    )
+                arguments = self._parameters(f"{number}", tool, tool.parameters, form.parameters, "#")
         self.rules.append(
             f"body_{number}: {self._spelled(name + form.after)} {arguments} {self._spelled(form.closing)}"
         )
         self.rules.append(f"tool_{number}: {self._spelled(form.before)} body_{number}")
 
-    def _parameters(self, number: int, tool: Tool, form: ParameterForm) -> str:
+    def _parameters(
+        self, prefix: str, tool: Tool, schema: Mapping[str, Any], form: ParameterForm, place: str
+    ) -> str:
         """Return the rule of all parameters in the schema's order, where optional ones may be missing."""
-        schema = tool.parameters
-        for keyword in schema.keys() & CONSTRAINING - _OF_PARAMETERS:
-            raise RequestError(f'the keyword "{keyword}" at # is not supported in calls of this model')
-        listed = schema.get("required")
+        listed, parts = schema.get("required"), schema.get("properties")
         required = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
-        properties = {**dict.fromkeys(required, True), **tool.properties}
+        properties = {**dict.fromkeys(required, True), **(parts if isinstance(parts, Mapping) else {})}
         names = [
             name
             for name, part in properties.items()
-            if name in required or (part is not False and _branches(tool, part, _place(name)))
+            if name in required or (part is not False and _branches(tool, part, _place(place, name)))
         ]
         between = self._spelled(form.between)
         # From the last parameter backwards: the rule if none was written before, and if some were.
         none, some = '""', '""'
-        for place, name in reversed(list(enumerate(names))):
-            rule = f"p_{number}_{place}"
-            self.rules.append(f"{rule}: {self._parameter(rule, tool, name, properties[name], form)}")
-            first, later = f"n_{number}_{place}", f"s_{number}_{place}"
+        for number, name in reversed(list(enumerate(names))):
+            rule = f"p_{prefix}_{number}"
+            ways = self._parameter(rule, tool, name, properties[name], form, _place(place, name))
+            self.rules.append(f"{rule}: {ways}")
+            first, later = f"n_{prefix}_{number}", f"s_{prefix}_{number}"
             skips = name not in required
             self.rules.append(f"{first}: {rule} {some}" + (f" | {none}" if skips else ""))
             self.rules.append(f"{later}: {between} {rule} {some}" + (f" | {some}" if skips else ""))
             none, some = first, later
         return none
 
-    def _parameter(self, rule: str, tool: Tool, name: str, schema: Any, form: ParameterForm) -> str:
-        place = _place(name)
+    def _parameter(
+        self, rule: str, tool: Tool, name: str, schema: Any, form: ParameterForm, place: str
+    ) -> str:
         is_plain = '" string="true"' in form.after_key
         ways: list[str] = []
         branches = _branches(tool, schema, place)
@@ -176,26 +192,80 @@ class _Writer:
         others: list[str] = []
         if form.untyped and not is_plain:
             others = [kind for kind in tool.types_of(schema) if kind != "string"]
-            written = [way for way in branches if not _is_read_otherwise(tool, name, *way)]
+            written = [way for way in branches if not _is_read_otherwise(tool, schema, *way)]
             branches = written or branches
+        # Only a value that must be a string may begin like an element.
+        nests = bool(form.item) and tool.types_of(schema) != ["string"]
+        # What could be read as another branch is written as JSON.
+        kinds = [kind for _, branch in branches for kind in tool.types_of(branch) if kind in _LOOK_ALIKE]
+        has_elements = nests and len(kinds) == 1
         for kind, branch in branches:
             if kind == "string" and form.quotes is not None:
-                ways.append(self._text(f"{rule}_{len(ways)}".upper(), name, branch, form, place, others))
-            else:
-                value = _json_rule(_with_definitions(branch, tool.parameters))
-                opening, closing = form.quotes if form.quotes is not None and form.untyped else ("", "")
-                after = form.after_key.replace("true", "false") if is_plain else form.after_key
-                key = self._spelled(form.key + name + after + opening)
-                ways.append(f"{key} {value} {self._spelled(closing + form.closing)}")
+                terminal = f"{rule}_{len(ways)}".upper()
+                ways.append(self._text(terminal, name, branch, form, place, others, nests=nests))
+                continue
+            opening, closing = form.quotes if form.quotes is not None and form.untyped else ("", "")
+            after = form.after_key.replace("true", "false") if is_plain else form.after_key
+            key = self._spelled(form.key + name + after + opening)
+            end = self._spelled(closing + form.closing_of(name))
+            bodies, rest = self._elements(tool, branch, form, place) if has_elements else ([], branch)
+            if rest is not None:
+                bodies = [*bodies, _json_rule(_with_definitions(rest, tool.parameters))]
+            ways += [f"{key} {body} {end}" for body in bodies]
         return " | ".join(ways)
 
+    def _elements(
+        self, tool: Tool, schema: Any, form: ParameterForm, place: str
+    ) -> tuple[list[str], dict[str, Any] | None]:
+        """Return the rule of an object or list by its elements, and the schema of other values, if any."""
+        types = tool.types_of(schema)
+        for kind, part in (("object", "properties"), ("array", "items")):
+            inner = schema.get(part)
+            written = schema.keys() & CONSTRAINING <= _OF_ELEMENTS[kind]
+            if kind in types and written and isinstance(inner, Mapping) and inner:
+                others = [other for other in types if other != kind]
+                rule = self._container(kind, tool, schema, form, place)
+                return [rule], {**schema, "type": others} if others else None
+        return [], schema
+
+    def _container(self, kind: str, tool: Tool, schema: Any, form: ParameterForm, place: str) -> str:
+        """Return the rule of the elements of an object or list, which may contain itself."""
+        if known := self.containers.get(id(schema)):
+            return known[0]
+        prefix = f"e{len(self.containers)}"
+        self.containers[id(schema)] = prefix, schema
+        if kind == "object":
+            self.rules.append(f"{prefix}: {self._parameters(prefix, tool, schema, form, place)}")
+            return prefix
+        item = f"p_{prefix}"
+        ways = self._parameter(item, tool, form.item, schema["items"], form, f"{place}/items")
+        self.rules.append(f"{item}: {ways}")
+        least, most = int(schema.get("minItems") or 0), schema.get("maxItems")
+        if most is not None and kept("maxItems", most):
+            self.rules.append(f"{prefix}: {item}{{{least},{int(most)}}}")
+        else:
+            first = f"{item}{{{least},{least}}} " if least else ""
+            self.rules.append(f"{prefix}: {first}{item}*")
+        return prefix
+
     def _text(
-        self, terminal: str, name: str, schema: Any, form: ParameterForm, place: str, others: list[str]
+        self,
+        terminal: str,
+        name: str,
+        schema: Any,
+        form: ParameterForm,
+        place: str,
+        others: list[str],
+        *,
+        nests: bool,
     ) -> str:
-        """Return the rule of a string, written verbatim, of a parameter that may also have types `others`."""
+        """Return the rule of a string, written verbatim, of a parameter that may also have types `others`.
+
+        With `nests`, what looks like an element would be read as one.
+        """
         assert form.quotes is not None
         opening, closing = form.quotes
-        closing += form.closing
+        closing += form.closing_of(name)
         try:
             value = text_terminal(schema if isinstance(schema, Mapping) else {})
         except Unwritable as error:
@@ -204,8 +274,10 @@ class _Writer:
         mark = closing.strip()
         if form.untyped:  # else it would be read as another type, or without its line breaks
             excluded += [f"~{look}" for look in looks_other(dict.fromkeys(("null", *others)))]
-            if not opening.endswith("\n"):
+            if not opening.endswith("\n") and not form.exact:
                 excluded += [r"~/\n(?s:.*)/", r"~/(?s:.*)\n/"]
+        if nests:
+            excluded.append(f"~(ANY {json.dumps(form.key)} ANY)")
         if isinstance(schema, Mapping) and schema.keys() & CONSTRAINING - {"type"}:
             check_terminal(" & ".join([value, *excluded]), place)
         key = self._spelled(form.key + name + form.after_key + opening)
@@ -220,8 +292,8 @@ class _Writer:
         return self.spell(text) if text else '""'
 
 
-def _place(name: str) -> str:
-    return f"#/properties/{name}"
+def _place(place: str, name: str) -> str:
+    return f"{place}/properties/{name}"
 
 
 def _branches(tool: Tool, schema: Any, place: str) -> list[tuple[str, Any]]:
@@ -287,12 +359,12 @@ def _ways(tool: Tool, schema: Mapping[str, Any], place: str) -> list[tuple[str, 
     return [("other", {**schema, "type": [kind for kind in types if kind != "string"]})]
 
 
-def _is_read_otherwise(tool: Tool, name: str, kind: str, schema: Any) -> bool:
-    """Return whether every string to choose from would be read as another type."""
+def _is_read_otherwise(tool: Tool, whole: Any, kind: str, schema: Any) -> bool:
+    """Return whether every string to choose from would be read as another type of the `whole` schema."""
     if kind != "string" or not isinstance(schema, Mapping):
         return False
     values = schema.get("enum")
-    return isinstance(values, list) and all(tool.value(name, value) != dumps(value) for value in values)
+    return isinstance(values, list) and all(tool.value_of(whole, value) != dumps(value) for value in values)
 
 
 def _as_object(schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from puna.errors import RequestError
 from puna.grammar.calls import MAX_CALLS, calls_grammar
 from puna.grammar.compiled import Grammars
 from tests.chat.answers.reading import TOOLS, read, tool
+from tests.chat.answers.vectors import hy, m3
 
 CALLING = [name for name, family in FAMILIES.items() if family.calls is not None]
 BYTES = LLTokenizer("byte")
@@ -201,8 +202,8 @@ def test_a_schema_repeated_in_unions_is_read_once() -> None:
     given = tool("f", a={"$ref": "#/$defs/d0"}, b={"$ref": "#/$defs/circle"})
     given["function"]["parameters"]["$defs"] = {**doubling, "circle": circle}
     tools = tools_of([given])
-    assert tools["f"].types("a") == ["string", "null"]
-    assert tools["f"].types("b") == ["integer"]
+    assert tools["f"].types_of(tools["f"].properties["a"]) == ["string", "null"]
+    assert tools["f"].types_of(tools["f"].properties["b"]) == ["integer"]
     grammar = calls_grammar(forced("qwen3-coder", tools=tools), json.dumps)
     assert not LLMatcher(BYTES, LLMatcher.grammar_from_lark(grammar), log_level=0).is_error()
 
@@ -226,13 +227,21 @@ def follows(family: str, parameters: dict[str, Any], value: str) -> bool:
 def written(family: str, value: str) -> str:
     if family == "glm":
         return f"<tool_call>f\n<arg_key>a</arg_key><arg_value>{value}</arg_value></tool_call>"
+    if family == "minimax-m3":
+        begin, end = '<tool_call>\n<invoke name="f"><a>', "</a></invoke>\n</tool_call>"
+        return f"{m3(begin)}{value}{m3(end)}"
+    if family == "hy3":
+        begin = "<tool_calls>\n<tool_call>f<tool_sep>\n<arg_key>a</arg_key>\n<arg_value>"
+        end = "</arg_value>\n</tool_call>\n</tool_calls>"
+        return f"{hy(begin)}{value}{hy(end)}"
     return f"<tool_call>\n<function=f>\n<parameter=a>\n{value}\n</parameter>\n</function>\n</tool_call>"
 
 
 UNTYPED = ["qwen3-coder", "glm"]
+EXACT = ["hy3", "minimax-m3"]
 
 
-@pytest.mark.parametrize("family", UNTYPED)
+@pytest.mark.parametrize("family", [*UNTYPED, *EXACT])
 @pytest.mark.parametrize(
     ("other", "same", "plain"),
     [
@@ -252,7 +261,17 @@ def test_a_text_that_would_be_read_as_another_type_is_not_written(
     assert follows(family, parameters, plain.strip() + "x")
 
 
-@pytest.mark.parametrize("family", UNTYPED)
+@pytest.mark.parametrize("family", [*UNTYPED, *EXACT])
+def test_line_breaks_at_the_ends_of_a_text_are_written_where_they_are_read(family: str) -> None:
+    parameters = {"properties": {"a": {"type": "string"}}, "required": ["a"]}
+    for value in ("x\ny", "\nx", "x\n"):
+        how = forced(family, tools=tools_of([{"function": {"name": "f", "parameters": parameters}}]))
+        text = json.loads(read(how, [written(family, value)]).calls[0][1])["a"]
+        assert text == (value.strip() if family == "glm" else value)
+        assert follows(family, parameters, value) == (text == value)
+
+
+@pytest.mark.parametrize("family", [*UNTYPED, *EXACT])
 def test_enum_values_read_as_another_type_are_not_written(family: str) -> None:
     parameters = {"properties": {"a": {"enum": ["5", "x", 7]}}, "required": ["a"]}
     assert [value for value in ("5", "x", "7") if follows(family, parameters, value)] == ["x", "7"]
@@ -301,3 +320,75 @@ def test_a_closing_tag_inside_a_json_string_does_not_end_the_value(family: str, 
         assert arguments(first) == {"a": first}
         for second, value in (('["c"]', ["c"]), ('["c]', '["c]')):
             assert arguments(f"{first}{line}{tag}{line}{key}{second}") == {"a": first, "b": value}
+
+
+#: A tree of lists, with an element that looks like a list's and values that have no elements of their own.
+TREE: dict[str, Any] = {
+    "type": "object",
+    "properties": {"item": {"type": "integer", "maximum": 3}, "nodes": {"$ref": "#/$defs/nodes"}},
+    "required": ["item"],
+}
+TREES: dict[str, Any] = {
+    "properties": {"a": {"$ref": "#/$defs/tree"}},
+    "required": ["a"],
+    "$defs": {
+        "tree": TREE,
+        "nodes": {"type": ["array", "null"], "items": {"$ref": "#/$defs/tree"}, "maxItems": 2},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("value", "meaning"),
+    [
+        ("<item>1</item>", {"item": 1}),
+        ("<item>1</item><nodes></nodes>", {"item": 1, "nodes": []}),
+        ("<item>1</item><nodes>null</nodes>", {"item": 1, "nodes": None}),
+        (
+            "<item>1</item><nodes><item><item>2</item></item><item><item>3</item></item></nodes>",
+            {"item": 1, "nodes": [{"item": 2}, {"item": 3}]},
+        ),
+        ("", None),
+        ("<nodes></nodes>", None),
+        ("<item>4</item>", None),
+        ("<item>1</item><nodes><item>2</item></nodes>", None),
+        ("<item>1</item><nodes>" + 3 * "<item><item>2</item></item>" + "</nodes>", None),
+        ('{"item": 1}', None),
+    ],
+)
+def test_values_within_values_are_elements(value: str, meaning: Any) -> None:
+    assert follows("minimax-m3", TREES, m3(value)) == (meaning is not None)
+    if meaning is not None:
+        how = forced("minimax-m3", tools=tools_of([{"function": {"name": "f", "parameters": TREES}}]))
+        (call,) = read(how, [written("minimax-m3", m3(value))]).calls
+        assert json.loads(call[1]) == {"a": meaning}
+
+
+def test_calls_with_values_within_values_are_valid() -> None:
+    tools = tools_of([{"function": {"name": "f", "parameters": TREES}}])
+    check(forced("minimax-m3", tools=tools, parallel=False), range(6))
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "element"),
+    [
+        ({"type": "object"}, '{"x": 1}', "<x>1</x>"),
+        ({"type": "array"}, "[1]", "<item>1</item>"),
+        ({"type": ["object", "array"], "properties": {"x": {}}}, '{"x": 1}', "<x>1</x>"),
+        (
+            {"anyOf": [{"type": "object", "properties": {"x": {"const": n}}} for n in (1, "1")]},
+            '{"x": 1}',
+            "<x>1</x>",
+        ),
+        ({"type": "object", "properties": {"x": {}}, "maxProperties": 1}, '{"x": 1}', "<x>1</x>"),
+    ],
+)
+def test_values_whose_elements_are_not_known_are_json(
+    schema: dict[str, Any], text: str, element: str
+) -> None:
+    parameters = {"properties": {"a": schema}, "required": ["a"]}
+    assert follows("minimax-m3", parameters, text)
+    assert not follows("minimax-m3", parameters, m3(element))
+    how = forced("minimax-m3", tools=tools_of([{"function": {"name": "f", "parameters": parameters}}]))
+    (call,) = read(how, [written("minimax-m3", text)]).calls
+    jsonschema.validate(json.loads(call[1]), parameters)

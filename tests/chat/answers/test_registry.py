@@ -15,6 +15,7 @@ from puna.chat.templates.go_chat import call_tags as go_call_tags
 from puna.chat.templates.jinja import JinjaTemplate
 from puna.chat.templates.jinja_chat import call_tags as jinja_call_tags
 from tests.chat.answers.reading import TOOLS, read, tools_of
+from tests.chat.templates.published import published
 from tests.conftest import find_test_data
 
 #: Published templates, and how their models write calls according to the documentation.
@@ -61,6 +62,15 @@ PUBLISHED = {
     "stepfun-ai-Step-3.5-Flash": "qwen3-coder",
     "unsloth-mistral-Devstral-Small-2507": "mistral",
 }
+#: The same of templates that the test data may lack.
+ELSEWHERE = {
+    "MiniMax-M3": "minimax-m3",
+    "inclusionai-ling-3.0-flash": "ling3",
+    "muse-glimmer": "glimmer",
+    "poolside-Laguna-S-2.1": "glm",
+    "poolside-Laguna-XS-2.1": "glm",
+    "tencent-Hy3": "hy3",
+}
 DATA = find_test_data()
 
 
@@ -75,13 +85,34 @@ def test_published_templates_are_assigned_to_their_family(name: str, family: str
 @pytest.mark.skipif(DATA is None, reason="no test data: set PUNA_TEST_DATA to a folder with templates/")
 def test_every_published_template_has_a_family() -> None:
     assert DATA is not None
-    assert {path.stem for path in (DATA / "templates").glob("*.jinja")} <= PUBLISHED.keys()
+    known = PUBLISHED.keys() | ELSEWHERE.keys()
+    assert {path.stem for path in (DATA / "templates").glob("*.jinja")} <= known
+
+
+@pytest.mark.parametrize(("name", "family"), ELSEWHERE.items())
+def test_other_published_templates_are_assigned_to_their_family(name: str, family: str) -> None:
+    assert family_of(published(name)).name == family
+
+
+@pytest.mark.parametrize(
+    ("template", "family"),
+    [
+        ("{%- set t = ':opensource' %}{{ '<tool_sep{}>'.format(t) }}{{ '<arg_key{}>'.format(t) }}", "hy3"),
+        ("{%- set t = '' %}{{ '<tool_sep{}>'.format(t) }}{{ '<arg_key{}>'.format(t) }}", "hy3-preview"),
+        ("<tool_calls>\n<tool_call>{name}<tool_sep>\n<arg_key>{key}</arg_key>", "hy3-preview"),
+        ("{%- set t = ':opensource' %}{{ '<tool_call{}>'.format(t) }}{{ '<arg_key{}>'.format(t) }}", "hy4"),
+        ("<tool_call:opensource>{name}<arg_key:opensource>{key}</arg_key:opensource>", "hy4"),
+    ],
+)
+def test_templates_of_hy_are_told_apart_by_suffix_and_separator(template: str, family: str) -> None:
+    assert family_of(template, calls=True).name == family
 
 
 def test_parser_takes_precedence_over_template_and_template_over_architecture() -> None:
     assert family_by("lfm2", "hermes").name == "lfm2"
     assert family_by("nobody", "hermes").name == "hermes"
     assert family_by("", "plain", "gptoss").name == "harmony"
+    assert family_by("", "template", "hy_v4").name == "hy4"
     assert family_by("", "plain", "llama") is PLAIN
     assert all(named.family in FAMILIES for named in PARSERS.values())
 

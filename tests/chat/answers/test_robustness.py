@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from puna.chat.answers.family import AnswerParser
 from puna.chat.answers.parts import CallDelta
 from puna.chat.answers.registry import FAMILIES
-from tests.chat.answers.reading import THINK, TOOLS, cut, read, reading
-from tests.chat.answers.vectors import TIME, VECTORS, Vector
+from tests.chat.answers.reading import THINK, TOOLS, cut, read, reading, tool
+from tests.chat.answers.vectors import TIME, VECTORS, Vector, hy, m3
 
 #: Texts without thinking that must come through unchanged, by family.
 LOOKALIKES = [
@@ -35,6 +35,15 @@ LOOKALIKES = [
         "minimax",
         '<minimax:tool_call>\n<invoke name="get_time">\n<param>1</param></invoke></minimax:tool_call>',
     ),
+    ("minimax-m3", m3('<tool_call>\n<invoke name="get_time"><a>1</b></invoke>\n</tool_call>')),
+    ("minimax-m3", m3('<tool_call><invoke name="get_time">') + "<a>1</a>" + m3("</invoke></tool_call>")),
+    ("minimax-m3", m3('<tool_call><invoke name="get_weather"><hours><x>1</x></hours></invoke></tool_call>')),
+    ("minimax-m3", m3('<tool_call><invoke name="nobody">' + "<a>" * 300)),
+    ("minimax-m3", m3("<tool_call>") + "{}"),
+    ("hy3", hy("<tool_calls><tool_call>get_time<tool_sep>\n<arg_key>a</arg_key>\nb</tool_call>")),
+    ("hy3", "<tool_calls>\n<tool_call>get_time<tool_sep>\n</tool_call>\n</tool_calls>"),
+    ("hy4", hy("Use <tool_call> for <tool_calls>.")),
+    ("ling3", "<tool_call>get_time\n<arg_key>a</arg_key>\nb</tool_call>"),
     ("mistral", "[TOOL_CALLS]get_time(1)"),
     ("mistral-old", "[TOOL_CALLS] [1, 2]"),
     ("deepseek-v3", "<｜tool▁calls▁begin｜>nothing<｜tool▁calls▁end｜>"),
@@ -114,11 +123,15 @@ def test_arguments_are_streamed_as_soon_as_they_are_certain() -> None:
         ("hermes", '<tool_call>{"name": "write", "arguments": {"text": "', "abc"),
         ("qwen3-coder", "<tool_call>\n<function=write>\n<parameter=text>\n", "abc"),
         ("glm", "<tool_call>write\n<arg_key>text</arg_key>\n<arg_value>", "abc"),
+        ("hy4", hy("<tool_calls><tool_call>write<arg_key>text</arg_key><arg_value>"), "abc"),
+        ("minimax-m3", m3('<tool_call>\n<invoke name="write"><text>'), "abc"),
+        ("minimax-m3", m3('<tool_call>\n<invoke name="tag"><names><item>u</item><item>'), "abc"),
         ("lfm2", "<|tool_call_start|>[write(text='", "abc"),
         ("mistral", '[TOOL_CALLS]write[ARGS]{"text": "', "abc"),
         ("harmony", '<|channel|>commentary to=functions.write<|message|>{"text": "', "abc"),
     ):
-        parser = AnswerParser(reading(family, streams_calls=True))
+        tag = tool("tag", names={"type": "array", "items": {"type": "string"}})
+        parser = AnswerParser(reading(family, tools=[*TOOLS, tag], streams_calls=True))
         parser.feed(before)
         for letter in after:
             parts = parser.feed(letter)
@@ -218,6 +231,9 @@ MARKS = [
         "```json\n",
         "null",
     ),
+    *map(m3, ("<tool_call>", '<invoke name="get_time">', "<a>", "<item>", "</item>", "</a>", "</invoke>")),
+    *map(hy, ("<tool_calls>", "<tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>")),
+    *map(hy, ("<tool_sep>", "</tool_call>")),
 ]
 ANSWERS = st.lists(st.sampled_from(MARKS), max_size=24).map("".join)
 CUTS = st.lists(st.integers(0, 200), max_size=6)

@@ -36,12 +36,25 @@ from tests.chat.answers.reading import read, reading, tool
     ],
 )
 def test_the_schema_decides_the_type_of_a_text(types: str | list[str] | None, text: str, value: Any) -> None:
-    found = json.loads(Tool("f", {"properties": {"a": {"type": types} if types else {}}}).value("a", text))
+    schema = {"type": types} if types else {}
+    found = json.loads(Tool("f", {"properties": {"a": schema}}).value_of(schema, text))
     assert (found, type(found)) == (value, type(value))
     kinds = [types] if isinstance(types, str) else types or []
-    union = {"properties": {"a": {"anyOf": [{"type": kind} for kind in kinds]}}}
-    assert json.loads(Tool("f", union).value("a", text)) == value
-    assert json.loads(Tool("f", union).value("other", "12")) == "12"
+    union = {"anyOf": [{"type": kind} for kind in kinds]}
+    assert json.loads(Tool("f", {"properties": {"a": union}}).value_of(union, text)) == value
+    assert json.loads(Tool("f", {"properties": {"a": union}}).value_of(None, "12")) == "12"
+
+
+def test_schemas_of_members_and_items_are_found_through_references_and_unions() -> None:
+    number = {"type": "number"}
+    node = {"properties": {"a": number, "more": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/list"}]}}}
+    found = Tool("f", {"$defs": {"list": {"type": "array", "items": node}}, "properties": {"n": node}})
+    more = found.member(found.member(found.parameters, "n"), "more")
+    assert found.types_of(more) == ["array", "null"]
+    assert found.member(found.items(more), "a") == number
+    assert found.member(found.items(more), "b") is None
+    assert found.member({"additionalProperties": number}, "b") == number
+    assert found.items(number) is None
 
 
 @pytest.mark.parametrize("name", ["get-time", "get.time", "get time", "get_time"])

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +31,20 @@ def weather(arguments: str) -> tuple[str, str]:
 THINKS = {"thinking": THINK}
 PARIS = weather('{"city": "Paris"}')
 TIME = ("get_time", "{}")
+
+
+def m3(text: str) -> str:
+    """Put the mark of MiniMax M3 before the tags of calls."""
+    return text.replace("<", "]<]minimax[>[<")
+
+
+def hy(text: str, suffix: str = ":opensource") -> str:
+    """Put the suffix of a model of Hy into its tags."""
+    return text.replace(">", f"{suffix}>")
+
+
+MM_THINK = Tags("<mm:think>", "</mm:think>")
+HY_THINK = Tags("<think:opensource>", "</think:opensource>")
 
 VECTORS = [
     # --- JSON between tags
@@ -161,6 +176,115 @@ VECTORS = [
         "glm",
         "<tool_call>get_weather<arg_key>city</arg_key><arg_value>Paris</arg_value></tool_call>",
         [PARIS],
+    ),
+    # Models of Hy 3 and 4, as in vLLM's tests of its parsers for them.
+    Vector(
+        "hy3",
+        hy(
+            "<think>Hm.</think>Look<tool_calls>\n<tool_call>get_weather<tool_sep>\n<arg_key>city</arg_key>\n"
+            "<arg_value>\nPar\n</arg_value>\n<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n</tool_call>\n"
+            "<tool_call>get_time<tool_sep>\n</tool_call>\n</tool_calls>"
+        ),
+        [weather('{"city": "\\nPar\\n", "days": 3}'), TIME],
+        "Look",
+        "Hm.",
+        {"thinking": HY_THINK},
+    ),
+    Vector("hy3", hy("<tool_calls><tool_call>get_time<tool_sep></tool_call></tool_calls>"), [TIME]),
+    Vector(
+        "hy3-preview",
+        "<think>Hm.</think><tool_calls>\n<tool_call>get_weather<tool_sep>\n<arg_key>city</arg_key>\n"
+        "<arg_value>Paris</arg_value>\n</tool_call>\n</tool_calls>",
+        [PARIS],
+        "",
+        "Hm.",
+        THINKS,
+    ),
+    Vector(
+        "hy4",
+        hy(
+            "Hm.</think>answer<tool_calls><tool_call>get_weather<arg_key>city</arg_key><arg_value>Paris</arg_value>"
+            "<arg_key>days</arg_key><arg_value>3</arg_value></tool_call><tool_call>get_time</tool_call></tool_calls>"
+        ),
+        [weather('{"city": "Paris", "days": 3}'), TIME],
+        "answer",
+        "Hm.",
+        {"thinking": HY_THINK, "prompt": hy("<think>")},
+    ),
+    Vector(
+        "hy4",
+        hy(
+            "<tool_calls>\n<tool_call>get_weather<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n</tool_call>"
+        ),
+        [PARIS],
+    ),
+    # A call before the end of a thought, as in llama.cpp's tests of its parser for Ling 3.
+    Vector(
+        "ling3",
+        "I need the weather.\n<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n</tool_call>\n"
+        "<tool_call>get_time\n\n</tool_call>",
+        [PARIS, TIME],
+        "",
+        "I need the weather.\n",
+        {"thinking": THINK, "prompt": "<role>ASSISTANT</role>\n<think>"},
+    ),
+    Vector(
+        "ling3",
+        "Hm.\n</think>\nLook.\n<tool_call>get_weather<arg_key>city</arg_key><arg_value>Paris</arg_value></tool_call>\nSo.",
+        [PARIS],
+        "Look.So.",
+        "Hm.\n",
+        {"thinking": THINK, "prompt": "<role>ASSISTANT</role>\n<think>"},
+    ),
+    # --- elements named by their keys
+    Vector(
+        "minimax-m3",
+        "<mm:think>Hm</mm:think>Look:"
+        + m3(
+            '<tool_call>\n<invoke name="get_weather"><city>Paris\n</city><days>2</days><metric>false</metric>'
+            "<detail><b>1</b><a><item>x</item><item><c>y</c></item></a></detail><hours><item>1.5</item><item>-2</item>"
+            '</hours><scale>null</scale></invoke>\n<invoke name="get_time"></invoke>\n</tool_call>'
+        ),
+        [
+            weather(
+                '{"city": "Paris\\n", "days": 2, "metric": false, "detail": {"b": "1", "a": ["x", {"c": "y"}]}, '
+                '"hours": [1.5, -2], "scale": null}'
+            ),
+            TIME,
+        ],
+        "Look:",
+        "Hm",
+        {"thinking": MM_THINK},
+    ),
+    Vector(
+        "minimax-m3",
+        m3(
+            '<tool_call><invoke name="get_weather">\n<city> a > b </city>\n<detail>\n<x>1</x>\n</detail>\n</invoke>'
+            "</tool_call>So"
+        ),
+        [weather('{"city": " a > b ", "detail": {"x": "1"}}')],
+        "So",
+    ),
+    Vector(
+        "minimax-m3",
+        m3(
+            '<invoke name="get_weather"><detail></detail><hours> </hours><scale></scale></invoke>'
+            '<invoke name="get_weather"><detail>{"a": [1]}</detail><hours>[1]</hours></invoke></tool_call>'
+        ),
+        [
+            weather('{"detail": {}, "hours": [], "scale": ""}'),
+            weather('{"detail": {"a": [1]}, "hours": [1]}'),
+        ],
+    ),
+    Vector(
+        "minimax-m3",
+        m3('<tool_call><invoke name="nobody"><a><item>1</item></a><b><c></c></b></invoke></tool_call>'),
+        [("nobody", '{"a": ["1"], "b": {"c": ""}}')],
+    ),
+    Vector(
+        "minimax-m3",
+        m3('<tool_call><invoke name="write"><text><b>hi</b></text></invoke></tool_call>'),
+        [("write", json.dumps({"text": m3("<b>hi</b>")}))],
     ),
     # --- the name before JSON
     Vector(
@@ -376,6 +500,12 @@ VECTORS = [
         [weather('{"city": "Paris", "days": 2}'), TIME],
         "",
         "Which city?",
+    ),
+    Vector(
+        "glimmer",
+        ' to=write<|message|><atem:function_calls>\n<atem:invoke name="write">\n'
+        '<atem:parameter name="text">\n a\n</atem:parameter>\n</atem:invoke>\n</atem:function_calls><|eot|>',
+        [("write", '{"text": "\\n a\\n"}')],
     ),
     Vector("glimmer", " to=user<|message|>Hello <atem:x>", [], "Hello <atem:x>"),
     # --- harmony

@@ -11,7 +11,8 @@ import msgspec
 class ParameterForm:
     """`key` NAME `after_key` VALUE `closing` for each parameter.
 
-    Strings are written verbatim between `quotes`, or as JSON if there are none; other values are JSON.
+    Strings are written verbatim between `quotes`, or as JSON if there are none; other values are JSON. With
+    `item`, the members of objects are written like parameters, and those of lists like parameters called so.
     """
 
     key: str
@@ -20,6 +21,13 @@ class ParameterForm:
     quotes: tuple[str, str] | None = None
     between: str = ""
     untyped: bool = False  # only the tool's schema tells strings from other values
+    exact: bool = False  # line breaks at the ends of a string are part of it
+    before_end: str = ""  # instead of `closing`: this, the name again, and `after_key`
+    item: str = ""
+
+    def closing_of(self, name: str) -> str:
+        """Return the text after the value of the parameter `name`."""
+        return f"{self.before_end}{name}{self.after_key}" if self.before_end else self.closing
 
 
 @dataclass(frozen=True)

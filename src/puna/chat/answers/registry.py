@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Final, Literal
 
 from puna.architectures import ARCHITECTURES, UNKNOWN
+from puna.chat.answers.families.elements import ElementCalls
 from puna.chat.answers.families.functions import GemmaCalls, LlamaCalls, PythonicCalls
 from puna.chat.answers.families.glimmer import Glimmer, GlimmerCalls
 from puna.chat.answers.families.harmony import Harmony
@@ -42,7 +43,7 @@ def _deepseek(*, fenced: bool = False) -> DeepSeekCalls:
     )
 
 
-def _xml(section: str, mark: str = "", *, breaks: bool = True, attribute: bool = False) -> ParameterCalls:
+def _xml(section: str, mark: str = "", *, attribute: bool = False) -> ParameterCalls:
     """`<section><invoke name="f"><parameter name="k">v</parameter></invoke></section>`."""
     return ParameterCalls(
         section=f"<{mark}{section}>",
@@ -53,8 +54,32 @@ def _xml(section: str, mark: str = "", *, breaks: bool = True, attribute: bool =
         key=f'<{mark}parameter name="',
         after_key=">" if attribute else '">',
         value_end=f"</{mark}parameter>",
-        broken_lines=breaks,
+        breaks="",
         string_attribute=attribute,
+    )
+
+
+def _keyed(suffix: str, *, separated: bool) -> ParameterCalls:
+    """`<tool_call>f<tool_sep><arg_key>k</arg_key><arg_value>v</arg_value></tool_call>` within `<tool_calls>`.
+
+    All tags end in `suffix`. Only models that separate the name break lines, between tags.
+    """
+
+    def tag(name: str) -> str:
+        return f"<{name}{suffix}>"
+
+    return ParameterCalls(
+        section=tag("tool_calls"),
+        section_end=tag("/tool_calls"),
+        opening=tag("tool_call"),
+        after_name=tag("tool_sep") if separated else "",
+        closing=tag("/tool_call"),
+        key=tag("arg_key"),
+        after_key=tag("/arg_key"),
+        value=tag("arg_value"),
+        value_end=tag("/arg_value"),
+        breaks="tags" if separated else "",
+        exact=True,
     )
 
 
@@ -73,14 +98,15 @@ FAMILIES: Final = {
         AnswerFamily("qwen3", TaggedCalls(), calls_end_thinking=True),
         AnswerFamily("qwen3-coder", TaggedCalls(CODER)),
         AnswerFamily("glm", TaggedCalls(GLM)),
+        AnswerFamily("ling3", TaggedCalls(GLM), calls_end_thinking=True),
         AnswerFamily("llama3", LlamaCalls()),
         AnswerFamily("llama4", LlamaCalls(pythonic=True)),
         AnswerFamily("mistral", MistralCalls()),
         AnswerFamily("mistral-old", MistralCalls(listed=True)),
         AnswerFamily("deepseek-v3", _deepseek(fenced=True)),
         AnswerFamily("deepseek-v3.1", _deepseek()),
-        AnswerFamily("deepseek-v3.2", _xml("function_calls", _DSML, breaks=False, attribute=True)),
-        AnswerFamily("deepseek-v4", _xml("tool_calls", _DSML, breaks=False, attribute=True)),
+        AnswerFamily("deepseek-v3.2", _xml("function_calls", _DSML, attribute=True)),
+        AnswerFamily("deepseek-v4", _xml("tool_calls", _DSML, attribute=True)),
         AnswerFamily(
             "kimi",
             KimiCalls(
@@ -91,7 +117,11 @@ FAMILIES: Final = {
                 section_end="<|tool_calls_section_end|>",
             ),
         ),
-        AnswerFamily("minimax", _xml("minimax:tool_call", breaks=False)),
+        AnswerFamily("minimax", _xml("minimax:tool_call")),
+        AnswerFamily("minimax-m3", ElementCalls("]<]minimax[>[")),
+        AnswerFamily("hy3", _keyed(":opensource", separated=True)),
+        AnswerFamily("hy3-preview", _keyed("", separated=True)),
+        AnswerFamily("hy4", _keyed(":opensource", separated=False)),
         AnswerFamily(
             "seed",
             ParameterCalls(
@@ -102,7 +132,7 @@ FAMILIES: Final = {
                 closing="</function>",
                 key="<parameter=",
                 after_key=">",
-                broken_lines=False,
+                breaks="",
             ),
         ),
         AnswerFamily("gemma4", GemmaCalls("<|tool_call>", "<tool_call|>", '<|"|>')),
@@ -160,6 +190,11 @@ _MARKS: Final = (
     _Mark("deepseek-v3.1", ("<｜tool▁calls▁begin｜>",)),
     _Mark("kimi", ("<|tool_calls_section_begin|>",)),
     _Mark("minimax", ("<minimax:tool_call>",)),
+    _Mark("minimax-m3", ("]<]minimax[>[", "<tool_call>", "<invoke name=")),
+    # Templates of Hy put their tags together from a name and a suffix.
+    _Mark("hy3", ("<tool_sep", "<arg_key", ":opensource")),
+    _Mark("hy3-preview", ("<tool_sep", "<arg_key")),
+    _Mark("hy4", ("<arg_key", ":opensource")),
     _Mark("seed", ("<seed:tool_call>",)),
     _Mark("gemma4", ("<|tool_call>call:",)),
     _Mark("functiongemma", ("<start_function_call>",)),
@@ -175,6 +210,7 @@ _MARKS: Final = (
     _Mark("granite", ("<|tool_call|>",)),
     _Mark("mistral", ("[TOOL_CALLS]", "[ARGS]")),
     _Mark("mistral-old", ("[TOOL_CALLS]",)),
+    _Mark("ling3", ("<role>ASSISTANT</role>", "<arg_key>")),
     _Mark("glm", ("<tool_call>", "<arg_key>")),
     _Mark("qwen3-coder", ("<tool_call>", "<function=", "<parameter=")),
     _Mark("functionary-v3.1", ("<function=", "</function>"), ("<parameter=",)),

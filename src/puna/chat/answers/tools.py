@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, Final
 
@@ -31,13 +31,30 @@ class Tool:
         found = self.resolved(self.parameters).get("properties")
         return found if isinstance(found, Mapping) else {}
 
-    def types(self, parameter: str) -> list[str]:
-        """Return the types that a parameter's values may have; empty if its schema names none."""
-        return self.types_of(self.properties.get(parameter))
-
     def types_of(self, schema: Any) -> list[str]:
-        """Return the types that a schema within the parameters names."""
+        """Return the types that a schema within the parameters names, in the order of trying them."""
         found: set[str] = set()
+        for branch in self._branches(schema):
+            found |= _types_said(branch)
+        return [kind for kind in (*_ORDER, "null") if kind in found]
+
+    def member(self, schema: Any, name: str) -> Any:
+        """Return the schema of the member `name` of the objects that `schema` allows; None if it has none."""
+        others = None
+        for branch in self._branches(schema):
+            properties, rest = branch.get("properties"), branch.get("additionalProperties")
+            if isinstance(properties, Mapping) and name in properties:
+                return properties[name]
+            others = rest if isinstance(rest, Mapping) else others
+        return others
+
+    def items(self, schema: Any) -> Any:
+        """Return the schema of the items of the arrays that `schema` allows; None if it has none."""
+        found = (branch.get("items") for branch in self._branches(schema))
+        return next((one for one in found if isinstance(one, Mapping)), None)
+
+    def _branches(self, schema: Any) -> Iterator[Mapping[str, Any]]:
+        """Yield a schema within the parameters, and each part of its unions, once."""
         waiting, seen = [schema], set[int]()
         while waiting:
             branch = waiting.pop()
@@ -47,20 +64,19 @@ class Tool:
             if id(branch) in seen:  # unions may be recursive or repeat a schema
                 continue
             seen.add(id(branch))
-            found |= _types_said(branch)
+            yield branch
             for keyword in ("anyOf", "oneOf", "allOf"):
                 branches = branch.get(keyword)
                 waiting += branches if isinstance(branches, list) else ()
-        return [kind for kind in (*_ORDER, "null") if kind in found]
 
-    def value(self, parameter: str, text: str) -> str:
+    def value_of(self, schema: Any, text: str) -> str:
         """Return `text`, which the model wrote without marking its type, as JSON.
 
-        The parameter's schema decides which type is tried; a text that fits none is a string.
+        The schema, one within the parameters, decides which type is tried; a text that fits none is a string.
         """
         if text.strip().lower() == "null":
             return "null"
-        types = self.types(parameter)
+        types = self.types_of(schema)
         for kind in types:
             if (value := _as(kind, text.strip())) is not None:
                 return value

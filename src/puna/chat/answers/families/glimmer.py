@@ -32,7 +32,8 @@ _CALLS: Final = ParameterCalls(
     key='<atem:parameter name="',
     after_key='">',
     value_end="</atem:parameter>",
-    broken_lines=False,
+    breaks="",
+    exact=True,
 )
 
 

@@ -6,7 +6,7 @@ import contextlib
 import json
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, Literal
 
 from puna.chat.answers.answer import Answer
 from puna.chat.answers.families.json_calls import JsonCalls, calls, skip_closing
@@ -22,19 +22,23 @@ from puna.chat.answers.tools import Tool, dumps
 class ParameterCalls(Syntax):
     """`<function=f><parameter=k>value</parameter></function>`, and the like, within a section.
 
-    The tool's schema determines the types. A line break at either end of a value is not part of it.
+    The tool's schema determines the types. A line break at either end of a value is not part of it, unless
+    values are `exact`.
     """
 
     section: str  # around calls; may be empty
     section_end: str
     opening: str  # before the name
-    after_name: str
+    after_name: str  # may be empty
     closing: str
     key: str  # before a parameter's name
     after_key: str
     value: str = ""  # before the value
     value_end: str = "</parameter>"
-    broken_lines: bool = True  # the model was trained to put values on their own lines
+    breaks: Literal["values", "tags", ""] = (
+        "values"  # what lines the model was trained to break: around these
+    )
+    exact: bool = False  # line breaks at the ends of a value are part of it
     string_attribute: bool = False  # `string="true"` after a parameter's name marks strings
 
     @property
@@ -43,7 +47,8 @@ class ParameterCalls(Syntax):
 
     @property
     def form(self) -> Form:
-        line = "\n" if self.broken_lines else ""
+        line = "\n" if self.breaks else ""
+        within, between = (line, "") if self.breaks == "values" else ("", line)  # of values, of their tags
         after_key = f'" string="true"{self.after_key}' if self.string_attribute else self.after_key
         return Form(
             f"{self.opening}",
@@ -52,7 +57,11 @@ class ParameterCalls(Syntax):
             f"{self.section}{line}" if self.section else "",
             self.section_end,
             parameters=ParameterForm(
-                self.key, after_key, quotes=(self.value + line, f"{line}{self.value_end}{line}"), untyped=True
+                self.key,
+                after_key + between,
+                quotes=(self.value + within, f"{within}{self.value_end}{line}"),
+                untyped=True,
+                exact=self.exact,
             ),
         )
 
@@ -79,9 +88,8 @@ class ParameterCalls(Syntax):
 
     def _call(self, answer: Answer, *, known_only: bool = False) -> Steps[None]:
         reader = answer.reader
-        name = yield from reader.before(
-            self.after_name, self.key, self.closing, most=MAX_NAME, keep=(self.key, self.closing)
-        )
+        ends = (self.after_name, self.key, self.closing) if self.after_name else (self.key, self.closing)
+        name = yield from reader.before(*ends, most=MAX_NAME, keep=(self.key, self.closing))
         name = name.strip().strip('"')
         if known_only and name not in answer.tools:
             raise BrokenError
@@ -111,7 +119,7 @@ class ParameterCalls(Syntax):
             yield from reader.space()
             yield from reader.expect(self.value)
         answer.argue(f"{before}{dumps(key)}: ")
-        value = _Value(answer, tool, key, is_string)
+        value = ParameterValue(answer, tool, tool.properties.get(key), is_string, exact=self.exact)
         found = yield from reader.until(search(self.value_end), value.feed, must_come=True)
         if not found:
             raise BrokenError
@@ -120,7 +128,7 @@ class ParameterCalls(Syntax):
             yield from self._rest_of_json(answer, value)
         value.end()
 
-    def _rest_of_json(self, answer: Answer, value: _Value) -> Steps[None]:
+    def _rest_of_json(self, answer: Answer, value: ParameterValue) -> Steps[None]:
         """Extend a JSON value whose string contains the closing tag, if it is valid JSON up to a later tag.
 
         Otherwise the first tag ends the value.
@@ -151,19 +159,25 @@ def _turns(text: str) -> bool:
     return sum(1 for match in _QUOTE.finditer(text) if match[1]) % 2 == 1
 
 
-#: Dropped at either end of a value.
+#: Dropped at either end of a value, unless it is exact.
 _BREAK: Final = "\n"
 
 
-class _Value:
-    """A streaming value: passed on at once if it must be a string, otherwise when it is complete."""
+class ParameterValue:
+    """A streaming value: passed on at once if it must be a string, otherwise when it is complete.
 
-    def __init__(self, answer: Answer, tool: Tool, key: str, is_string: bool | None) -> None:
+    `is_string` is None if only `schema`, the value's own within the tool's parameters, tells its type.
+    """
+
+    def __init__(
+        self, answer: Answer, tool: Tool, schema: Any, is_string: bool | None = None, *, exact: bool = False
+    ) -> None:
         self._answer = answer
         self._tool = tool
-        self._key = key
+        self._schema = schema
         self._is_string = is_string
-        self._streams = is_string or (is_string is None and tool.types(key) == ["string"])
+        self._break = "" if exact else _BREAK
+        self._streams = is_string or (is_string is None and tool.types_of(schema) == ["string"])
         self._parts: list[str] = []
         self._begun = False
         self._held = ""
@@ -174,14 +188,14 @@ class _Value:
             return
         self._held += text
         if not self._begun:
-            start = self._held.removeprefix(_BREAK)
+            start = self._held.removeprefix(self._break)
             if self._is_string is None and "null".startswith(start.strip().lower()):
                 return  # any type may turn out to be null
             self._begun = True
             self._held = start
             self._answer.argue('"')
-        if self._held.endswith(_BREAK):
-            certain, self._held = self._held[:-1], _BREAK
+        if self._break and self._held.endswith(self._break):
+            certain, self._held = self._held[:-1], self._break
         else:
             certain, self._held = self._held, ""
         if certain:
@@ -192,7 +206,7 @@ class _Value:
         """Whether this looks like JSON that was cut inside a string."""
         if self._streams or self._is_string:
             return False
-        if self._is_string is None and not {"array", "object"} & set(self._tool.types(self._key)):
+        if self._is_string is None and not {"array", "object"} & set(self._tool.types_of(self._schema)):
             return False
         text = "".join(self._parts)
         return text.lstrip().startswith(("{", "[")) and _turns(text)
@@ -207,9 +221,9 @@ class _Value:
 
     def end(self) -> None:
         if self._begun:
-            self._answer.argue(json.dumps(self._held.removesuffix(_BREAK), ensure_ascii=False)[1:])
+            self._answer.argue(json.dumps(self._held.removesuffix(self._break), ensure_ascii=False)[1:])
             return
-        text = (self._held or "".join(self._parts)).removeprefix(_BREAK).removesuffix(_BREAK)
+        text = (self._held or "".join(self._parts)).removeprefix(self._break).removesuffix(self._break)
         self._answer.argue(dumps(text) if self._is_string else self._typed(text))
 
     def _typed(self, text: str) -> str:
@@ -217,7 +231,7 @@ class _Value:
             with contextlib.suppress(ValueError):
                 parsed(text)
                 return text
-        return self._tool.value(self._key, text)
+        return self._tool.value_of(self._schema, text)
 
 
 CODER: Final = ParameterCalls(
@@ -241,7 +255,7 @@ GLM: Final = ParameterCalls(
     after_key="</arg_key>",
     value="<arg_value>",
     value_end="</arg_value>",
-    broken_lines=False,
+    breaks="",
 )
 
 
