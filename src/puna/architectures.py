@@ -48,7 +48,13 @@ UNKNOWN: Final = Architecture()
 
 #: Architectures with mostly base models have no `templates`.
 ARCHITECTURES: Final[Mapping[str, Architecture]] = {
-    "apertus": Architecture(model="apertus:Apertus", converters=("llama",), rows="published", pre="tekken"),
+    "apertus": Architecture(
+        model="apertus:Apertus",
+        converters=("llama",),
+        rows="published",
+        pre="tekken",
+        templates=(DefaultTemplate("apertus", end="<|assistant_end|>"),),
+    ),
     "arcee": Architecture(model="arcee:Arcee", converters=("llama",), rows="paired"),
     "arctic": Architecture(model="arctic:Arctic", converters=("remote_code",), rows="paired"),
     "arwkv7": Architecture(model="rwkv7:Arwkv7", converters=("rwkv",)),
@@ -59,7 +65,12 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         pre="bailingmoe2",
         templates=(DefaultTemplate("ling2"),),
     ),
-    "bailingmoe3": Architecture(model="bailingmoe3:BailingMoe3", converters=("delta",), pre="bailingmoe2"),
+    "bailingmoe3": Architecture(
+        model="bailingmoe3:BailingMoe3",
+        converters=("delta",),
+        pre="bailingmoe2",
+        templates=(DefaultTemplate("ling3"),),
+    ),
     "bert": Architecture(model="bert:Bert", converters=("bert",), add_bos=True),
     "bitnet": Architecture(model="bitnet:BitNet", converters=("bitnet",), rows="published"),
     "bitnet-b1.58": Architecture(model="bitnet:BitNet2025", converters=("bitnet",), rows="published"),
@@ -274,7 +285,12 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         rows="published",
         templates=(DefaultTemplate("hunyuan-moe"),),
     ),
-    "hy_v3": Architecture(model="hy_v3:HyV3", converters=("mixtures",), rows="published"),
+    "hy_v3": Architecture(
+        model="hy_v3:HyV3",
+        converters=("mixtures",),
+        rows="published",
+        templates=(DefaultTemplate("hy3", token="<｜hy_User:opensource｜>"),),
+    ),
     "hy_v4": Architecture(model="hy_v4:HyV4", converters=("latent",), pre="hy_v4", answers="hy4"),
     "internlm2": Architecture(
         model="llama:Llama",
@@ -355,7 +371,10 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         templates=(DefaultTemplate("minimax"),),
     ),
     "minimax-m3": Architecture(
-        model="minimax_m3:MiniMaxM3", projectors=("minimax_m3",), converters=("minimax",)
+        model="minimax_m3:MiniMaxM3",
+        projectors=("minimax_m3",),
+        converters=("minimax",),
+        templates=(DefaultTemplate("minimax-m3"),),
     ),
     "mistral3": Architecture(
         model="mistral3:Mistral3",
@@ -571,7 +590,11 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         model="starcoder2:Starcoder2", converters=("small_lineages",), rows="published"
     ),
     "step35": Architecture(
-        model="step35:Step35", projectors=("step3vl",), converters=("step",), rows="published"
+        model="step35:Step35",
+        projectors=("step3vl",),
+        converters=("step",),
+        rows="published",
+        templates=(DefaultTemplate("step3.5", end="<|im_end|>"),),
     ),
     "t5": Architecture(model="t5:T5", converters=("t5",), rows="published"),
     "t5encoder": Architecture(model="t5encoder:T5Encoder", converters=("t5",), rows="published"),

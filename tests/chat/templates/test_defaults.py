@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +18,7 @@ from puna.chat.templates.model_facts import ModelFacts
 from puna.errors import RequestError
 from puna.model.registry import supported
 from tests.chat.templates.conversations import AGAIN, ANSWER, SYSTEM, TOOLS, USER
+from tests.chat.templates.published import published
 from tests.chat.templates.test_jinja_matrix import CHATS, DOCUMENTS, MORE_TOOLS, THINKS
 
 TOKENS = SpecialTokens({"bos_token": "<s>", "eos_token": "</s>"})
@@ -27,6 +27,8 @@ PLAIN = {"single": [USER], "system": [SYSTEM, USER, ANSWER, AGAIN], "turns": [US
 #: Architectures with the end of an answer, a token that tells them apart, and the name of a published
 #: template. Defaults marked "turns" support more than the published template, which leaves calls out.
 PUBLISHED = [
+    ("apertus", "<|assistant_end|>", "", "Apertus-8B-Instruct", ""),
+    ("bailingmoe3", "<|role_end|>", "", "inclusionai-ling-3.0-flash", ""),
     ("qwen2", "<|im_end|>", "", "Qwen-Qwen2.5-7B-Instruct", ""),
     ("qwen3", "<|im_end|>", "", "Qwen-Qwen3-0.6B", ""),
     ("qwen35", "<|im_end|>", "", "Qwen3.5-4B", ""),
@@ -38,12 +40,15 @@ PUBLISHED = [
     ("gpt-oss", "<|return|>", "", "openai-gpt-oss-120b", ""),
     ("granite", "<|end_of_text|>", "", "ibm-granite-granite-3.3-2B-Instruct", "turns"),
     ("granitehybrid", "<|end_of_text|>", "", "ibm-granite-granite-4.0", ""),
+    ("hy_v3", "<｜hy_eos:opensource｜>", "<｜hy_User:opensource｜>", "tencent-Hy3", ""),
     ("lfm2", "<|im_end|>", "", "LFM2-8B-A1B", "turns"),
     ("llama", "<|eot_id|>", "<|python_tag|>", "meta-llama-Llama-3.3-70B-Instruct", ""),
     ("minimax-m2", "[e~[", "", "MiniMax-M2", ""),
+    ("minimax-m3", "[e~[", "", "MiniMax-M3", ""),
     ("mistral3", "</s>", "", "mistralai-Ministral-3-14B-Reasoning-2512", "instructed"),
     ("seed_oss", "<seed:eos>", "", "ByteDance-Seed-OSS", ""),
     ("smollm3", "<|im_end|>", "", "HuggingFaceTB-SmolLM3-3B", ""),
+    ("step35", "<|im_end|>", "", "stepfun-ai-Step-3.5-Flash", ""),
 ]
 
 #: Models of these architectures only continue texts, embed, read pages, or have a template in every file.
@@ -63,15 +68,13 @@ NO_CHAT = {
     *("eagle3", "gemma4-assistant"),  # only draft
     *("arctic", "baichuan", "grok", "jais", "jais2", "openelm", "refact"),
     *("bloom", "falcon", "gpt2", "gptneox", "mpt", "nemotron", "phi2", "stablelm", "starcoder"),
-    *("arcee", "apertus", "granite_swa", "mellum"),
-    *("bailingmoe3", "bitnet", "bitnet-b1.58", "hy_v3", "hy_v4", "jamba", "minimax-m3"),
+    *("arcee", "granite_swa", "mellum"),
+    *("bitnet", "bitnet-b1.58", "hy_v4", "jamba"),
     *(
         "mamba",
         "mamba2",
         "plamo3",
-        "smallthinker",
         "starcoder2",
-        "step35",
         "t5",
         "deepseek2-ocr",
         "deepseekocr",
@@ -91,6 +94,10 @@ NO_CHAT = {
 }
 #: Marks of chat models in architectures that also have models which only continue texts.
 TOLD = {
+    "apertus": {"ends": {"<|assistant_end|>"}},
+    "hy_v3": {"tokens": {"<｜hy_User:opensource｜>"}},
+    "smallthinker": {"ends": {"<|im_end|>"}},
+    "step35": {"ends": {"<|im_end|>"}},
     "nemotron_h": {"tokens": {"<SPECIAL_11>"}},
     "phi3": {"ends": {"<|end|>"}},
     **{f"qwen{kind}": {"ends": {"<|im_end|>"}} for kind in ("2", "25vl", "2moe", "2vl", "3", "3moe")},
@@ -110,9 +117,9 @@ def default(architecture: str, end: str, tokens: set[str] | None = None, own: st
 
 @pytest.mark.parametrize(("architecture", "end", "token", "file", "only"), PUBLISHED)
 def test_a_default_renders_like_the_published_template(
-    test_data: Path, architecture: str, end: str, token: str, file: str, only: str
+    architecture: str, end: str, token: str, file: str, only: str
 ) -> None:
-    published = JinjaFormat((test_data / "templates" / f"{file}.jinja").read_text(), TOKENS)
+    own = JinjaFormat(published(file), TOKENS)
     form = default(architecture, end, {token})
     assert isinstance(form, JinjaFormat)
     chats = PLAIN if only == "turns" else {**PLAIN, **CHATS}
@@ -123,10 +130,12 @@ def test_a_default_renders_like_the_published_template(
         for tools, documents in ((None, []), (TOOLS, []), (MORE_TOOLS, []), (None, DOCUMENTS)):
             where = f"{name}, {think}, {len(tools or ())} tools, {len(documents)} documents"
             given: dict[str, Any] = {"tools": tools, "documents": documents, "think": think}
-            assert form.render(chat, **given) == published.render(chat, **given), where
+            assert form.render(chat, **given) == own.render(chat, **given), where
             compared += 1
     assert compared >= 24
-    assert family_of(form.template, calls=True).name == family_of(published.template, calls=True).name
+    assert family_of(form.template, calls=True).name == family_of(own.template, calls=True).name
+    if only != "instructed":  # other models of this architecture do not think
+        assert form.traits.thinking_tags == own.traits.thinking_tags
 
 
 def test_every_architecture_that_chats_has_a_default() -> None:
@@ -220,6 +229,61 @@ def test_phi_3_gets_the_template_of_its_model_card() -> None:
     assert form.render([SYSTEM, USER]) == (
         "<|system|>\nYou are terse.<|end|>\n<|user|>\nHello, how are you?<|end|>\n<|assistant|>\n"
     )
+
+
+def test_types_of_apertus_are_written_as_by_the_published_template() -> None:
+    values: dict[str, Any] = {
+        "names": {"type": "array", "items": {"type": "string", "enum": ["a", "b"]}, "nullable": True},
+        "sizes": {"type": "array", "items": {"type": "integer"}, "description": "all <of> them"},
+        "lists": {"type": "array", "items": {"type": "array", "items": {"type": "boolean"}}},
+        "long": {"type": "array", "items": {"type": "string", "enum": ["x" * 30, "y" * 30]}},
+        "pairs": {"type": "array", "items": {"type": "object", "properties": {"x" * 30: {}, "y": {}}}},
+        "any": {"type": "array"},
+        "union": {"type": ["string", "null"]},
+        "one": {"type": ["number"], "default": 1.5},
+        "either": {
+            "oneOf": [{"type": "string", "description": "a name"}, {"type": "object", "default": {"a": 1}}]
+        },
+        "unit": {"type": "string", "enum": ["C", "F"], "default": "C"},
+        "note": {"type": "string", "nullable": True, "default": "no"},
+        "place": {
+            "type": "object",
+            "properties": {"x": {"type": "number"}, "tags": {"type": "object"}},
+            "required": ["x"],
+        },
+        "free": {},
+        "on": {"type": "boolean"},
+    }
+    parameters = {"type": "object", "properties": values, "required": ["names"]}
+    function = {"name": "f", "description": "all types", "parameters": parameters}
+    tools = [*MORE_TOOLS, {"type": "function", "function": function}]
+    own = JinjaFormat(published("Apertus-8B-Instruct"), TOKENS)
+    form = default("apertus", "<|assistant_end|>")
+    assert form.render([USER], tools=tools) == own.render([USER], tools=tools)
+
+
+#: Prompts of published templates by how much to think, for tests without those templates.
+SHORT = {
+    "hy_v3": {
+        None: "<｜hy_begin_of_sentence:opensource｜><｜reasoning_mode:opensource｜>reasoning_effort:no_think"
+        "<｜hy_User:opensource｜>Hello<｜hy_Assistant:opensource｜><think:opensource></think:opensource>",
+        "low": "<｜hy_begin_of_sentence:opensource｜><｜reasoning_mode:opensource｜>reasoning_effort:low"
+        "<｜hy_User:opensource｜>Hello<｜hy_Assistant:opensource｜><think:opensource>",
+    },
+    "bailingmoe3": {
+        True: "<role>SYSTEM</role>detailed thinking on<|role_end|><role>HUMAN</role>Hello<|role_end|>"
+        "<role>ASSISTANT</role>\n<think>",
+        False: "<role>SYSTEM</role>detailed thinking off<|role_end|><role>HUMAN</role>Hello<|role_end|>"
+        "<role>ASSISTANT</role>\n<think></think>",
+    },
+}
+
+
+@pytest.mark.parametrize("architecture", SHORT)
+def test_defaults_open_and_close_a_thought_as_asked(architecture: str) -> None:
+    form = JinjaFormat(default_template(architecture, set(), {"<｜hy_User:opensource｜>"}), TOKENS)
+    for think, prompt in SHORT[architecture].items():
+        assert form.render([{"role": "user", "content": "Hello"}], think=think) == prompt
 
 
 @pytest.mark.parametrize("own", ["", "rwkv-world"])
