@@ -364,6 +364,33 @@ def test_values_within_values_are_elements(value: str, meaning: Any) -> None:
         assert json.loads(call[1]) == {"a": meaning}
 
 
+def test_lists_have_as_many_elements_as_their_schema_says() -> None:
+    values = {"type": "array", "items": {"type": "integer"}, "minItems": 2}
+    item = m3("<item>1</item>")
+    for more, most in (({}, 4), ({"maxItems": 3}, 3)):
+        parameters = {"properties": {"a": {**values, **more}}, "required": ["a"]}
+        allowed = [follows("minimax-m3", parameters, item * count) for count in range(5)]
+        assert allowed == [2 <= count <= most for count in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("schema", "is_text"),
+    [
+        ({"type": "string"}, True),
+        ({}, False),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, False),
+    ],
+)
+def test_a_text_that_would_be_read_as_an_element_is_not_written(
+    schema: dict[str, Any], is_text: bool
+) -> None:
+    parameters = {"properties": {"a": schema}, "required": ["a"]}
+    how = forced("minimax-m3", tools=tools_of([{"function": {"name": "f", "parameters": parameters}}]))
+    (call,) = read(how, [written("minimax-m3", m3("<b>x</b>"))]).calls
+    assert (json.loads(call[1])["a"] == m3("<b>x</b>")) == is_text
+    assert follows("minimax-m3", parameters, m3("<b>x</b>")) == is_text
+
+
 def test_calls_with_values_within_values_are_valid() -> None:
     tools = tools_of([{"function": {"name": "f", "parameters": TREES}}])
     check(forced("minimax-m3", tools=tools, parallel=False), range(6))

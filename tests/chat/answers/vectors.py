@@ -278,8 +278,10 @@ VECTORS = [
     ),
     Vector(
         "minimax-m3",
-        m3('<tool_call><invoke name="nobody"><a><item>1</item></a><b><c></c></b></invoke></tool_call>'),
-        [("nobody", '{"a": ["1"], "b": {"c": ""}}')],
+        m3(
+            '<tool_call><invoke name="nobody"><a><item>1</item></a><b><c></c></b><d> 1\n</d></invoke></tool_call>'
+        ),
+        [("nobody", '{"a": ["1"], "b": {"c": ""}, "d": " 1\\n"}')],
     ),
     Vector(
         "minimax-m3",

@@ -19,7 +19,7 @@ from puna.errors import RequestError
 from puna.model.registry import supported
 from tests.chat.templates.conversations import AGAIN, ANSWER, SYSTEM, TOOLS, USER
 from tests.chat.templates.published import published
-from tests.chat.templates.test_jinja_matrix import CHATS, DOCUMENTS, MORE_TOOLS, THINKS
+from tests.chat.templates.test_jinja_matrix import CHATS, DOCUMENTS, MORE_TOOLS, THINKS, turn
 
 TOKENS = SpecialTokens({"bos_token": "<s>", "eos_token": "</s>"})
 PLAIN = {"single": [USER], "system": [SYSTEM, USER, ANSWER, AGAIN], "turns": [USER, ANSWER, AGAIN]}
@@ -260,6 +260,13 @@ def test_types_of_apertus_are_written_as_by_the_published_template() -> None:
     own = JinjaFormat(published("Apertus-8B-Instruct"), TOKENS)
     form = default("apertus", "<|assistant_end|>")
     assert form.render([USER], tools=tools) == own.render([USER], tools=tools)
+
+
+def test_values_that_minimax_m3_leaves_out_are_those_of_the_published_template() -> None:
+    nested = {"a": None, "b": {"c": None, "d": [None, True, 1.5, "x", [], {}]}, "e": False, "f": ""}
+    chat = [USER, *turn(("f", nested))]
+    own, form = JinjaFormat(published("MiniMax-M3"), TOKENS), default("minimax-m3", "[e~[")
+    assert form.render(chat, tools=TOOLS) == own.render(chat, tools=TOOLS)
 
 
 #: Prompts of published templates by how much to think, for tests without those templates.
