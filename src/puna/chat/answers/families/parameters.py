@@ -35,9 +35,7 @@ class ParameterCalls(Syntax):
     after_key: str
     value: str = ""  # before the value
     value_end: str = "</parameter>"
-    breaks: Literal["values", "tags", ""] = (
-        "values"  # what lines the model was trained to break: around these
-    )
+    breaks: Literal["values", "tags", ""] = "values"  # what the model puts on lines of its own
     exact: bool = False  # line breaks at the ends of a value are part of it
     string_attribute: bool = False  # `string="true"` after a parameter's name marks strings
 
