@@ -136,7 +136,7 @@ def rope_cases(rows: int) -> Iterator[Case]:
 def routing_cases(rows: int, experts: int, used: int) -> Iterator[Case]:
     logits = randn(rows, experts)
     settings = SimpleNamespace(
-        used=used, sigmoid=False, normalize=True, scale=1.0, groups=1, used_groups=1, best_of_group=2
+        used=used, scoring=0, normalize=True, scale=1.0, groups=1, used_groups=1, best_of_group=2
     )
     yield Case(
         f"route {rows} rows, {used} of {experts}",

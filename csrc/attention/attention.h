@@ -11,6 +11,9 @@ namespace puna {
 // begin at multiples of it, counted from the start of the list, so a row's result depends neither on the rows computed
 // with it nor on the number of threads.
 constexpr int attention_chunk = 512;
+
+// The distance between lists of at most `most` entries, each of which begins at a chunk.
+inline int64_t list_width(int64_t most) { return (most + attention_chunk - 1) / attention_chunk * attention_chunk; }
 // Cells whose keys and values are processed together; part of a chunk.
 constexpr int attention_tile = 64;
 // The most query vectors (rows times heads that share keys) of a block, unless one row has more.

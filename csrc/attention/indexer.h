@@ -27,8 +27,7 @@ struct IndexerCall {
     int padded_dim() const { return (dim + 15) / 16 * 16; }
     // Lists of a row. Those of heads have numbers cell * heads + head in the place of cells.
     int lists() const { return block ? heads : 1; }
-    // Lists begin at chunks of attention.
-    int64_t width() const { return (int64_t(most) + attention_chunk - 1) / attention_chunk * attention_chunk; }
+    int64_t width() const { return list_width(most); }
     bool keeps_all(int row) const { return counts[row] <= most; }
 };
 

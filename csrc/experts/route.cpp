@@ -15,6 +15,9 @@ constexpr float min_sum = 1e-20f;
 
 float sigmoid(float logit) { return 1 / (1 + std::exp(-logit)); }
 
+// Beyond 20 the 1 is below half a bit of e^logit.
+float sqrt_softplus(float logit) { return std::sqrt(logit > 20 ? logit : std::log1p(std::exp(logit))); }
+
 float rank_of(float number) { return std::isnan(number) ? std::numeric_limits<float>::infinity() : number; }
 
 // Chooses the `wanted` best that are not `dropped`, by blocks of `block` (null: none is), best first.
@@ -49,16 +52,33 @@ void drop_groups(const Routing& routing, const float* ranks, int64_t block, std:
     for (const int32_t group : best) dropped[static_cast<size_t>(group)] = 0;
 }
 
-// `scores` has room for one row.
-void route_row(const Routing& routing, const float* logits, float* scores, int32_t* chosen, float* shares) {
-    if (routing.sigmoid) {
-        for (int64_t i = 0; i < routing.count; i++) scores[i] = sigmoid(logits[i]);
-    } else {
-        float most = logits[0], total = 0;
-        for (int64_t i = 1; i < routing.count; i++) most = logits[i] > most ? logits[i] : most;
-        for (int64_t i = 0; i < routing.count; i++) total += scores[i] = std::exp(logits[i] - most);
-        for (int64_t i = 0; i < routing.count; i++) scores[i] /= total;
+void score_row(const Routing& routing, const float* logits, float* scores) {
+    switch (routing.scoring) {
+        case Scoring::sigmoid:
+            for (int64_t i = 0; i < routing.count; i++) scores[i] = sigmoid(logits[i]);
+            break;
+        case Scoring::sqrt_softplus:
+            for (int64_t i = 0; i < routing.count; i++) scores[i] = sqrt_softplus(logits[i]);
+            break;
+        case Scoring::softmax: {
+            float most = logits[0], total = 0;
+            for (int64_t i = 1; i < routing.count; i++) most = logits[i] > most ? logits[i] : most;
+            for (int64_t i = 0; i < routing.count; i++) total += scores[i] = std::exp(logits[i] - most);
+            for (int64_t i = 0; i < routing.count; i++) scores[i] /= total;
+            break;
+        }
     }
+}
+
+// Computes the shares of the experts chosen for one row.
+void share_row(const Routing& routing, const float* scores, const int32_t* chosen, float* shares) {
+    float sum = 0, factor = routing.scale;
+    for (int64_t j = 0; j < routing.per_token; j++) sum += scores[chosen[j]];
+    if (routing.normalize) factor /= sum > min_sum || std::isnan(sum) ? sum : min_sum;
+    for (int64_t j = 0; j < routing.per_token; j++) shares[j] = scores[chosen[j]] * factor;
+}
+
+void choose_row(const Routing& routing, const float* logits, const float* scores, int32_t* chosen) {
     thread_local std::vector<float> biased;
     thread_local std::vector<char> dropped;
     if (routing.bias) {
@@ -71,22 +91,36 @@ void route_row(const Routing& routing, const float* logits, float* scores, int32
     // Without a bias, logits have the same order as scores, and no ties caused by rounding.
     choose(routing.bias ? biased.data() : logits, routing.count, some ? &dropped : nullptr, block, routing.per_token,
            chosen);
-    float sum = 0, factor = routing.scale;
-    for (int64_t j = 0; j < routing.per_token; j++) sum += scores[chosen[j]];
-    if (routing.normalize) factor /= sum > min_sum || std::isnan(sum) ? sum : min_sum;
-    for (int64_t j = 0; j < routing.per_token; j++) shares[j] = scores[chosen[j]] * factor;
+}
+
+// Routes `count` rows of logits, for each of which `choose(row, scores, chosen)` chooses experts.
+template <class Choose>
+void route_rows(const Routing& routing, const float* logits, int64_t count, int32_t* chosen, float* shares,
+                Choose choose) {
+    parallel_ranges(count, 16, [&](int64_t begin, int64_t end, int) {
+        thread_local std::vector<float> scores;
+        scores.resize(static_cast<size_t>(routing.count));
+        for (int64_t t = begin; t < end; t++) {
+            int32_t* of_row = chosen + t * routing.per_token;
+            score_row(routing, logits + t * routing.count, scores.data());
+            choose(t, scores.data(), of_row);
+            share_row(routing, scores.data(), of_row, shares + t * routing.per_token);
+        }
+    });
 }
 
 }  // namespace
 
 void route(const Routing& routing, const float* logits, int64_t tokens, int32_t* chosen, float* shares) {
-    parallel_ranges(tokens, 16, [&](int64_t begin, int64_t end, int) {
-        thread_local std::vector<float> scores;
-        scores.resize(static_cast<size_t>(routing.count));
-        for (int64_t t = begin; t < end; t++) {
-            route_row(routing, logits + t * routing.count, scores.data(), chosen + t * routing.per_token,
-                      shares + t * routing.per_token);
-        }
+    route_rows(routing, logits, tokens, chosen, shares, [&](int64_t t, const float* scores, int32_t* to) {
+        choose_row(routing, logits + t * routing.count, scores, to);
+    });
+}
+
+void route_by_table(const Routing& routing, const float* logits, const int32_t* table, const int32_t* tokens,
+                    int64_t count, int32_t* chosen, float* shares) {
+    route_rows(routing, logits, count, chosen, shares, [&](int64_t t, const float*, int32_t* to) {
+        std::copy_n(table + tokens[t] * routing.per_token, routing.per_token, to);
     });
 }
 

@@ -4,11 +4,14 @@
 
 namespace puna {
 
+// The softmax over all experts, sigmoids, or sqrt(ln(1 + e^logit)).
+enum class Scoring { softmax, sigmoid, sqrt_softplus };
+
 struct Routing {
     int64_t count, per_token;   // all experts, and those chosen for a token: per_token <= those in the used groups
     int64_t groups, used_groups;   // of equal size: groups divides count
     int64_t best_of_group;         // a group is ranked by this many of its experts
-    bool sigmoid;               // scores are sigmoids of the logits, otherwise their softmax over all experts
+    Scoring scoring;            // how logits become scores
     bool normalize;             // whether shares are divided by their sum
     float scale;
     const float* bias;          // [count], or null
@@ -20,5 +23,9 @@ struct Routing {
 // best values of score + bias; equal groups by number. A share is the score, divided by the sum over the chosen ones if
 // `normalize`, times `scale`.
 void route(const Routing& routing, const float* logits, int64_t tokens, int32_t* chosen, float* shares);
+
+// The same for the experts in row tokens[t] of `table` [any, per_token], all of which must exist.
+void route_by_table(const Routing& routing, const float* logits, const int32_t* table, const int32_t* tokens,
+                    int64_t count, int32_t* chosen, float* shares);
 
 }  // namespace puna

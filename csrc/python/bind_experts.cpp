@@ -83,8 +83,15 @@ NewArray<float> bind_expert_linear(const PackedMatrix& stack, OptionalArgument b
     return y;
 }
 
+Scoring scoring_of(int number) {
+    if (number < 0 || number > static_cast<int>(Scoring::sqrt_softplus)) {
+        throw nb::value_error(("route: there are no scores numbered " + std::to_string(number)).c_str());
+    }
+    return static_cast<Scoring>(number);
+}
+
 std::pair<NewArray<int32_t>, NewArray<float>> bind_route(Argument logits_, OptionalArgument bias_, int64_t used,
-                                                         bool sigmoid, bool normalize, float scale, int64_t groups,
+                                                         int scoring, bool normalize, float scale, int64_t groups,
                                                          int64_t used_groups, int64_t best_of_group) {
     const auto logits = array<float>(logits_, "route logits");
     const auto bias = optional_array<float>(bias_, "route bias");
@@ -104,8 +111,34 @@ std::pair<NewArray<int32_t>, NewArray<float>> bind_route(Argument logits_, Optio
     const int64_t tokens = logits.shape[0];
     auto chosen = new_array<int32_t>({logits.shape[0], static_cast<intptr_t>(used)});
     auto weights = new_array<float>({logits.shape[0], static_cast<intptr_t>(used)});
-    const Routing routing = {count, used, groups, used_groups, best_of_group, sigmoid, normalize, scale, bias.data};
+    const Routing routing = {count, used, groups, used_groups, best_of_group, scoring_of(scoring), normalize, scale,
+                             bias.data};
     perform("route", [=, ids = chosen.data, out = weights.data] { route(routing, logits.data, tokens, ids, out); });
+    return {chosen, weights};
+}
+
+std::pair<NewArray<int32_t>, NewArray<float>> bind_route_by_table(Argument logits_, int scoring, bool normalize,
+                                                                  float scale, Argument table_, Argument tokens_) {
+    const auto logits = array<float>(logits_, "route_by_table logits");
+    const auto table = array<int32_t>(table_, "route_by_table table"),
+               tokens = array<int32_t>(tokens_, "route_by_table tokens");
+    if (logits.dims != 2 || table.dims != 2 || !tokens.is({logits.shape[0]})) {
+        throw misfit("route_by_table", {{"logits", logits_}, {"table", table_}, {"tokens", tokens_}});
+    }
+    const int64_t rows = logits.shape[0], count = logits.shape[1], used = table.shape[1];
+    auto chosen = new_array<int32_t>({logits.shape[0], static_cast<intptr_t>(used)});
+    auto weights = new_array<float>({logits.shape[0], static_cast<intptr_t>(used)});
+    const Routing routing = {count, used, 1, 1, 1, scoring_of(scoring), normalize, scale, nullptr};
+    perform("route_by_table", [=, entries = table.shape[0], ids = chosen.data, out = weights.data] {
+        for (int64_t t = 0; t < rows; t++) {
+            if (tokens.data[t] < 0 || tokens.data[t] >= entries) {
+                throw std::out_of_range("a table of " + std::to_string(entries) + " tokens has no token " +
+                                        std::to_string(tokens.data[t]));
+            }
+            check_chosen(table.data + tokens.data[t] * used, used, count);
+        }
+        route_by_table(routing, logits.data, table.data, tokens.data, rows, ids, out);
+    });
     return {chosen, weights};
 }
 
@@ -121,9 +154,13 @@ void register_experts(nb::module_& m) {
     m.def("expert_linear", &bind_expert_linear, "matrix"_a, "bias"_a.none(), "count"_a, "x"_a, "chosen"_a,
           "Rows of x through the one matrix each that was chosen for them, of `count` below each other.\n\n"
           "Raises IndexError for experts that do not exist.");
-    m.def("route", &bind_route, "logits"_a, "bias"_a.none(), "used"_a, "sigmoid"_a, "normalize"_a, "scale"_a,
+    m.def("route", &bind_route, "logits"_a, "bias"_a.none(), "used"_a, "scoring"_a, "normalize"_a, "scale"_a,
           "groups"_a, "used_groups"_a, "best_of_group"_a,
           "The int32 numbers of the best experts of each token and their float32 weights.");
+    m.def("route_by_table", &bind_route_by_table, "logits"_a, "scoring"_a, "normalize"_a, "scale"_a, "table"_a,
+          "tokens"_a,
+          "The experts that a table has for each token, and their float32 weights.\n\n"
+          "Raises IndexError for tokens and experts that do not exist.");
 }
 
 }  // namespace puna

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "attention/attention.h"
+#include "attention/groups.h"
 #include "attention/indexer.h"
 #include "bind_array.h"
 #include "program.h"
@@ -37,16 +38,23 @@ void check_cells(const int32_t* cells, int64_t count, int64_t capacity) {
     }
 }
 
+// Throws std::out_of_range unless the row's list is a part of the `listed` cells.
+template <class Call>
+void check_range(const Call& call, int64_t row, int64_t listed) {
+    const int64_t start = call.starts[row], count = call.counts[row];
+    if (start < 0 || count < 0 || start + count > listed) {
+        throw std::out_of_range("row " + std::to_string(row) + " names cells " + std::to_string(start) + " to " +
+                                std::to_string(start + count) + " of a list of " + std::to_string(listed));
+    }
+}
+
 // The same for the cells in each row's list, which are a small part of a long table.
 template <class Call>
 void check_lists(const Call& call, int64_t listed, int64_t capacity) {
     int64_t checked = 0;   // entries from the row's start that an earlier row with this start listed
     for (int64_t i = 0; i < call.rows; i++) {
+        check_range(call, i, listed);
         const int64_t start = call.starts[i], count = call.counts[i];
-        if (start < 0 || count < 0 || start + count > listed) {
-            throw std::out_of_range("row " + std::to_string(i) + " names cells " + std::to_string(start) + " to " +
-                                    std::to_string(start + count) + " of a list of " + std::to_string(listed));
-        }
         if (i == 0 || start != call.starts[i - 1]) checked = 0;
         if (count > checked) check_cells(call.cells + start + checked, count - checked, capacity);
         checked = std::max(checked, count);
@@ -185,6 +193,68 @@ Lists bind_choose_blocks(Argument q_, Argument keys_, int key_type, Argument cel
                                std::to_string(q.shape[0]) + " rows are none or too many").c_str());
     }
     return choose_lists("choose_blocks", call, cells, keys.shape[0], {q.shape[1], q.shape[0]}, choose_blocks);
+}
+
+NewArray<float> bind_pool_groups(Argument rows_, Argument cells_, Argument starts_, Argument counts_, Argument bias_,
+                                 bool overlapping) {
+    const auto stored = array<float>(rows_, "pool_groups rows"), bias = array<float>(bias_, "pool_groups bias");
+    const auto cells = array<int32_t>(cells_, "pool_groups cells"),
+               starts = array<int32_t>(starts_, "pool_groups starts"),
+               counts = array<int32_t>(counts_, "pool_groups counts");
+    bool fits = stored.dims == 3 && stored.shape[1] == 1 && bias.dims == 2 && stored.shape[2] == 2 * bias.shape[1];
+    fits = fits && bias.shape[0] > 0 && bias.shape[0] <= INT32_MAX / 2 && !(overlapping && bias.shape[1] % 2);
+    fits = fits && cells.dims == 1 && starts.dims == 1 && counts.is({starts.shape[0]});
+    if (!fits) {
+        throw misfit("pool_groups", {{"rows", rows_}, {"cells", cells_}, {"starts", starts_}, {"counts", counts_},
+                                     {"bias", bias_}});
+    }
+    GroupCall call = {stored.data, bias.data, cells.data, starts.data, counts.data, static_cast<int>(starts.shape[0]),
+                      static_cast<int>(bias.shape[0]), static_cast<int>(bias.shape[1]), overlapping, nullptr};
+    auto entries = new_array<float>({starts.shape[0], static_cast<intptr_t>(call.dim())});
+    call.entries = entries.data;
+    perform("pool_groups", [call, listed = cells.size, capacity = stored.shape[0]] {
+        check_lists(call, listed, capacity);
+        pool_groups(call);
+    });
+    return entries;
+}
+
+Lists bind_join_lists(Argument cells_, Argument starts_, Argument counts_, Argument more_, Argument begins_,
+                      Argument lengths_, int64_t most) {
+    const auto cells = array<int32_t>(cells_, "join_lists cells"), starts = array<int32_t>(starts_, "join_lists starts"),
+               counts = array<int32_t>(counts_, "join_lists counts");
+    const auto more = array<int32_t>(more_, "join_lists cells"), begins = array<int32_t>(begins_, "join_lists starts"),
+               lengths = array<int32_t>(lengths_, "join_lists counts");
+    bool fits = cells.dims == 1 && more.dims == 1 && starts.dims == 1;
+    for (const auto& each : {counts, begins, lengths}) fits = fits && each.is({starts.shape[0]});
+    if (!fits) {
+        throw misfit("join_lists", {{"cells", cells_}, {"starts", starts_}, {"counts", counts_}, {"cells", more_},
+                                    {"starts", begins_}, {"counts", lengths_}});
+    }
+    const int64_t rows = starts.shape[0];
+    constexpr int64_t limit = INT32_MAX;
+    if (most < 0 || most > limit || rows * list_width(most) > limit) {
+        throw nb::value_error(("join_lists: " + std::to_string(most) + " cells for each of " + std::to_string(rows) +
+                               " rows are too many").c_str());
+    }
+    auto joined = new_array<int32_t>({static_cast<intptr_t>(rows * list_width(most))});
+    auto places = new_array<int32_t>({starts.shape[0]}), sums = new_array<int32_t>({starts.shape[0]});
+    const CellLists first = {cells.data, starts.data, counts.data, static_cast<int>(rows)};
+    const CellLists second = {more.data, begins.data, lengths.data, static_cast<int>(rows)};
+    perform("join_lists", [=, listed = cells.size, others = more.size, to = joined.data, at = places.data,
+                           count = sums.data] {
+        for (int64_t row = 0; row < rows; row++) {
+            check_range(first, row, listed);
+            check_range(second, row, others);
+            const int64_t together = int64_t(first.counts[row]) + second.counts[row];
+            if (together > most) {
+                throw std::out_of_range("row " + std::to_string(row) + " has lists of " + std::to_string(together) +
+                                        " cells, more than " + std::to_string(most));
+            }
+        }
+        join_lists(first, second, most, to, at, count);
+    });
+    return {joined, places, sums};
 }
 
 void bind_store_rows(Argument target_, int type, Argument cells_, Argument rows_) {
@@ -414,6 +484,21 @@ std::vector<NewArray<float>> bind_mix(const std::vector<Argument>& x_, Argument 
     return arrays;
 }
 
+NewArray<float> bind_balance(Argument logits_, float eps, int64_t rounds) {
+    const auto logits = array<float>(logits_, "balance logits");
+    int64_t count = 1;
+    while (logits.dims == 2 && count * count < logits.shape[1]) count++;
+    if (logits.dims != 2 || count * count != logits.shape[1] || rounds < 1) {
+        throw nb::value_error(("balance: logits " + shape_text(logits_) + " are not those of square matrices, or " +
+                               std::to_string(rounds) + " rounds are none").c_str());
+    }
+    auto y = new_array_like<float>(logits);
+    perform("balance", [=, rows = logits.shape[0], out = y.data] {
+        balance(logits.data, eps, rounds, rows, count, out);
+    });
+    return y;
+}
+
 NewArray<float> bind_match_rms(Argument x_, Argument like_, float floor) {
     const auto x = array<float>(x_, "match_rms x"), like = array<float>(like_, "match_rms like");
     if (x.dims != 2 || !x.same_shape(like.shape, like.dims)) throw misfit("match_rms", {{"x", x_}, {"like", like_}});
@@ -446,6 +531,13 @@ void register_rows(nb::module_& m) {
           "block"_a, "most"_a, "local"_a,
           "Lists of the blocks of cells that each head scores highest: cell * heads + head, starts and counts.\n\n"
           "Raises IndexError for cells that do not exist.");
+    m.def("pool_groups", &bind_pool_groups, "rows"_a, "cells"_a, "starts"_a, "counts"_a, "bias"_a, "overlapping"_a,
+          "The values of each row's group of cells, weighed by their gates.\n\n"
+          "Raises IndexError for cells that do not exist.");
+    m.def("join_lists", &bind_join_lists, "cells"_a, "starts"_a, "counts"_a, "more"_a, "begins"_a, "lengths"_a,
+          "most"_a,
+          "Each row's two lists of cells as one: cells, and each row's start and count.\n\n"
+          "Raises IndexError for lists outside of the cells, or longer than `most` together.");
     m.def("store_rows", &bind_store_rows, "target"_a, "type"_a, "cells"_a, "rows"_a,
           "Writes rows of floats to cells; raises IndexError for cells that do not exist.");
     m.def("rms_norm", &bind_rms_norm, "x"_a, "weight"_a, "eps"_a, "RMS norm of rows.");
@@ -487,6 +579,8 @@ void register_rows(nb::module_& m) {
     m.def("split", &bind_split, "x"_a, "parts"_a, "The columns of x in equal parts, each an array.");
     m.def("join", &bind_join, "x"_a, "Arrays side by side along their last axis.");
     m.def("mix", &bind_mix, "x"_a, "mixture"_a, "Sums of arrays, weighed by row.");
+    m.def("balance", &bind_balance, "logits"_a, "eps"_a, "rounds"_a,
+          "Matrices whose rows and columns sum to nearly 1.");
     m.def("match_rms", &bind_match_rms, "x"_a, "like"_a, "floor"_a, "Rows as large as others.");
     m.def("above", &bind_above, "x"_a, "deviations"_a, "What values have above most of their row.");
 }

@@ -15,6 +15,32 @@ constexpr int64_t floats_per_task = 16384;
 
 int64_t rows_per_task(int64_t width) { return floats_per_task / (width + 1) + 1; }
 
+// Divides each of `count` lines of a matrix by eps + its sum. Lines begin `line` floats apart, their numbers are `step`
+// apart.
+void divide_by_sums(float* matrix, int64_t count, int64_t line, int64_t step, float eps) {
+    for (int64_t k = 0; k < count; k++) {
+        float* numbers = matrix + k * line;
+        float sum = 0;
+        for (int64_t i = 0; i < count; i++) sum += numbers[i * step];
+        sum += eps;
+        for (int64_t i = 0; i < count; i++) numbers[i * step] /= sum;
+    }
+}
+
+void balance_matrix(const float* logits, float eps, int64_t rounds, int64_t count, float* y) {
+    for (int64_t j = 0; j < count; j++) {
+        float most = logits[j], total = 0;
+        for (int64_t i = 1; i < count; i++) most = std::max(most, logits[i * count + j]);
+        for (int64_t i = 0; i < count; i++) total += y[i * count + j] = std::exp(logits[i * count + j] - most);
+        for (int64_t i = 0; i < count; i++) y[i * count + j] = y[i * count + j] / total + eps;
+    }
+    divide_by_sums(y, count, count, 1, eps);
+    for (int64_t round = 1; round < rounds; round++) {
+        divide_by_sums(y, count, 1, count, eps);
+        divide_by_sums(y, count, count, 1, eps);
+    }
+}
+
 }  // namespace
 
 PUNA_DEFINE_CHOICE(RowKernels, row_kernels)
@@ -217,6 +243,13 @@ void mix(const float* const* x, const float* mixture, int64_t inputs, int64_t ou
                 }
             }
         }
+    });
+}
+
+void balance(const float* logits, float eps, int64_t rounds, int64_t rows, int64_t count, float* y) {
+    const int64_t size = count * count;
+    parallel_ranges(rows, rows_per_task(2 * rounds * size), [&](int64_t begin, int64_t end, int) {
+        for (int64_t row = begin; row < end; row++) balance_matrix(logits + row * size, eps, rounds, count, y + row * size);
     });
 }
 

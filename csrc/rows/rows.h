@@ -78,6 +78,9 @@ void join(const float* const* x, const int64_t* widths, int64_t count, int64_t r
 // y[m] = the sum over n of mixture [rows, outputs, inputs] at (m, n) times x[n]; x[n] and y[m] [rows, width].
 void mix(const float* const* x, const float* mixture, int64_t inputs, int64_t outputs, int64_t rows, int64_t width,
          float* const* y);
+// Makes matrices [count, count] of logits whose rows and columns sum to nearly 1: entry (i, j) of source j and result i
+// is the softmax over the results, plus eps; then sources and results, in turn, are divided by eps + their sums.
+void balance(const float* logits, float eps, int64_t rounds, int64_t rows, int64_t count, float* y);
 // Scales rows of x to the root mean square of the rows of `like`; their own counts as at least sqrt(floor).
 void match_rms(const float* x, const float* like, float floor, int64_t rows, int64_t width, float* y);
 // y = max(x - threshold, 0), the threshold being the row's mean plus `deviations` times its standard deviation.

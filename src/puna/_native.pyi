@@ -132,7 +132,7 @@ def route(
     logits: Array,
     bias: Array | None | None,
     used: int,
-    sigmoid: bool,
+    scoring: int,
     normalize: bool,
     scale: float,
     groups: int,
@@ -141,6 +141,15 @@ def route(
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """
     The int32 numbers of the best experts of each token and their float32 weights.
+    """
+
+def route_by_table(
+    logits: Array, scoring: int, normalize: bool, scale: float, table: Array, tokens: Array
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """
+    The experts that a table has for each token, and their float32 weights.
+
+    Raises IndexError for tokens and experts that do not exist.
     """
 
 def attention(
@@ -198,6 +207,24 @@ def choose_blocks(
     Raises IndexError for cells that do not exist.
     """
 
+def pool_groups(
+    rows: Array, cells: Array, starts: Array, counts: Array, bias: Array, overlapping: bool
+) -> NDArray[Any]:
+    """
+    The values of each row's group of cells, weighed by their gates.
+
+    Raises IndexError for cells that do not exist.
+    """
+
+def join_lists(
+    cells: Array, starts: Array, counts: Array, more: Array, begins: Array, lengths: Array, most: int
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """
+    Each row's two lists of cells as one: cells, and each row's start and count.
+
+    Raises IndexError for lists outside of the cells, or longer than `most` together.
+    """
+
 def store_rows(target: Array, type: int, cells: Array, rows: Array) -> None:
     """
     Writes rows of floats to cells; raises IndexError for cells that do not exist.
@@ -251,6 +278,9 @@ def split(x: Array, parts: int) -> list[NDArray[Any]]:
 
 def mix(x: Sequence[Array], mixture: Array) -> list[NDArray[Any]]:
     """Sums of arrays, weighed by row."""
+
+def balance(logits: Array, eps: float, rounds: int) -> NDArray[Any]:
+    """Matrices whose rows and columns sum to nearly 1."""
 
 def match_rms(x: Array, like: Array, floor: float) -> NDArray[Any]:
     """Rows as large as others."""

@@ -50,6 +50,10 @@ class DeviceOps(TorchOps):
         found: tuple[Tensor, ...] = self.__getattr__("choose_blocks")(q, self.stored(keys), *others)
         return found
 
+    def pool_groups(self, rows: Any, *others: Any, **named: Any) -> Tensor:
+        found: Tensor = self.__getattr__("pool_groups")(self.stored(rows), *others, **named)
+        return found
+
     def store_rows(self, target: Any, cells: Tensor, rows: Tensor) -> None:
         storage = self.stored(target)
         self.__getattr__("store_rows")(storage, cells, rows)

@@ -197,6 +197,29 @@ def test_mix_matches_its_definition(ops: TorchOps, rows: int) -> None:
 
 
 @pytest.mark.parametrize("rows", [0, 1, 5, 300])
+@pytest.mark.parametrize(("count", "rounds"), [(1, 1), (2, 1), (3, 2), (4, 20), (5, 7)])
+def test_balance_matches_its_definition(ops: TorchOps, rows: int, count: int, rounds: int) -> None:
+    logits, eps = torch.randn(rows, count * count) * 3, 1e-2
+    exact = logits.double().view(rows, count, count).softmax(1) + eps  # [rows, result, source]
+    exact = exact / (exact.sum(2, keepdim=True) + eps)
+    for _ in range(rounds - 1):
+        exact = exact / (exact.sum(1, keepdim=True) + eps)
+        exact = exact / (exact.sum(2, keepdim=True) + eps)
+    found = ops.balance(logits, eps, rounds)
+    close(found, exact.reshape(rows, -1), 6e-7)
+    for t in range(0, rows, 99):
+        assert torch.equal(ops.balance(logits[t : t + 1], eps, rounds)[0], found[t]) or ops.name == "reference"
+
+
+def test_balance_makes_rows_and_columns_sum_to_one(ops: TorchOps) -> None:
+    logits = torch.tensor([[50.0, -50.0, 3.0, 1e4]])
+    found = ops.balance(logits, 1e-6, 20).view(2, 2)
+    assert (found.sum(1) - 1).abs().max() < 1e-4
+    logits[0, 1] = torch.nan
+    assert ops.balance(logits, 1e-6, 3).isnan().all()
+
+
+@pytest.mark.parametrize("rows", [0, 1, 5, 300])
 def test_match_rms_gives_the_other_tensors_root_mean_square(ops: TorchOps, rows: int) -> None:
     x, like = torch.randn(rows, 77), torch.randn(rows, 77) * 5
     small = torch.full((rows, 77), 1e-4)

@@ -135,6 +135,9 @@ def test_store_rows_refuses_cells_that_do_not_exist(kernels: TorchOps, cells: to
         lambda ops: ops.mix([torch.randn(2, 8)] * 2, torch.randn(2, 3)),
         lambda ops: ops.mix([torch.randn(2, 8), torch.randn(2, 7)], torch.randn(2, 4)),
         lambda ops: ops.mix([torch.randn(3, 8)] * 2, torch.randn(2, 4)),
+        lambda ops: ops.balance(torch.randn(2, 8), 1e-6, 3),
+        lambda ops: ops.balance(torch.randn(2, 9), 1e-6, 0),
+        lambda ops: ops.balance(torch.randn(9), 1e-6, 3),
         lambda ops: ops.match_rms(torch.randn(2, 8), torch.randn(2, 7), 1e-5),
         lambda ops: ops.above(torch.randn(8), 1.0),
         lambda ops: ops.layer_norm(torch.randn(2, 8), torch.ones(7), None, 1e-5),
@@ -167,6 +170,6 @@ def test_other_operations_refuse_arguments_that_do_not_fit(
     with pytest.raises(
         ValueError,
         match=r"rms_norm|layer_norm|gelu|squared_relu|swiglu|geglu|reglu|sigmoid_gate|softcap|rope_|temper_|store_rows"
-        r"|split|mix|match_rms|above",
+        r"|split|mix|balance|match_rms|above",
     ):
         call(kernels)

@@ -72,6 +72,7 @@ class Inputs:
         self.rates, self.scanned = random(2, 16), storage(16 + ROWS, 2, 16)
         self.each = indices(range(ROWS))  # every row begins a sequence
         self.targets = indices(range(16, 16 + ROWS))
+        self.ones, self.table = indices([1] * ROWS), indices(np.arange(32).reshape(16, 2))
         self.change()
 
     def change(self) -> None:
@@ -122,6 +123,19 @@ def choose_blocks(i: Inputs) -> Tensor:
     return ops.join([each.reshape(ROWS, -1) for each in mixed])
 
 
+def join_lists(i: Inputs) -> Tensor:
+    lists = i.cells, i.starts, i.counts
+    return ops.attention(i.x.reshape(ROWS, 4, 16), i.keys, i.values, *ops.join_lists(lists, lists, 40), 0.25)
+
+
+def pool_groups(i: Inputs) -> Tensor:
+    return ops.pool_groups(i.single, i.cells, i.ids, i.ones, i.norm[:8].reshape(1, 8))
+
+
+def route_by_table(i: Inputs) -> Tensor:
+    return ops.route_by_table(i.x, Routing(2), i.table, i.ids)[1]
+
+
 def experts(i: Inputs) -> Tensor:
     chosen, shares = ops.route(ops.linear(i.x, i.router), Routing(2))
     return ops.experts(i.x, chosen, shares, i.layer)
@@ -152,6 +166,7 @@ CASES: dict[str, Callable[[Inputs], Tensor]] = {
     "add": lambda i: i.x + i.x,
     "add_rms_norm": lambda i: ops.add_rms_norm(i.x, i.x, i.norm, 1e-5)[1],
     "attention": attention,
+    "balance": lambda i: ops.balance(i.x, 1e-3, 2),
     "choose_blocks": choose_blocks,
     "choose_cells": choose_cells,
     "embed": lambda i: ops.embedding(i.ids, i.weight),
@@ -161,6 +176,7 @@ CASES: dict[str, Callable[[Inputs], Tensor]] = {
     "geglu": lambda i: ops.geglu(i.x, i.x),
     "gelu": lambda i: ops.gelu(i.x),
     "join": lambda i: ops.join([i.x, i.x + i.x]),
+    "join_lists": join_lists,
     "linear_heads": lambda i: ops.linear_heads(i.x.reshape(ROWS, 4, 16), i.heads),
     "linear_attention": linear_attention,
     "layer_norm": lambda i: ops.layer_norm(i.x, i.norm, i.norm, 1e-5),
@@ -170,9 +186,11 @@ CASES: dict[str, Callable[[Inputs], Tensor]] = {
     "mix": lambda i: ops.mix([i.x, i.x + i.x], i.x)[1],
     "multiply": lambda i: i.x * i.x * i.norm,
     "reglu": lambda i: ops.reglu(i.x, i.x),
+    "pool_groups": pool_groups,
     "rms_norm": lambda i: ops.rms_norm(i.x, i.norm, 1e-5),
     "rope": rope,
     "route": lambda i: ops.route(i.x, Routing(4))[1],
+    "route_by_table": route_by_table,
     "scale": lambda i: i.x * 0.3,
     "selective_scan": selective_scan,
     "short_conv": short_conv,

@@ -20,13 +20,20 @@ SETTINGS = [
     {"sigmoid": True},
     {"sigmoid": True, "normalize": False},
     {"sigmoid": True, "scale": 2.5},
+    {"sqrt_softplus": True, "scale": 1.5},
 ]
 GROUPS = [(8, 2, 4, 2), (64, 6, 8, 3), (256, 8, 8, 4), (6, 3, 6, 4), (8, 8, 2, 2), (8, 4, 2, 1)]
 
 
+def exact_scores(logits: Tensor, routing: Routing) -> Tensor:
+    if routing.sqrt_softplus:
+        return torch.nn.functional.softplus(logits.double(), threshold=1000).sqrt()
+    return logits.double().sigmoid() if routing.sigmoid else logits.double().softmax(1)
+
+
 def exact(logits: Tensor, routing: Routing, bias: Tensor | None) -> tuple[list[list[int]], Tensor]:
     """Route by sorting, in float64."""
-    scores = logits.double().sigmoid() if routing.sigmoid else logits.double().softmax(1)
+    scores = exact_scores(logits, routing)
     ranks = logits.double() if bias is None else scores + bias.double()
     if routing.groups > 1:
         by_group = (scores if bias is None else scores + bias.double()).unflatten(1, (routing.groups, -1))
@@ -141,6 +148,36 @@ def test_nan_is_chosen_and_shows_in_the_weights(ops: TorchOps, sigmoid: bool) ->
     assert shares.isnan().all()
 
 
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_a_table_may_choose_the_experts(ops: TorchOps, settings: dict[str, Any]) -> None:
+    torch.default_generator.manual_seed(11)
+    logits, routing = torch.randn(40, 9) * 3, Routing(4, **settings)
+    table = torch.stack([torch.randperm(9)[:4] for _ in range(30)]).int()
+    tokens = torch.randint(0, 30, (40,)).int()
+    chosen, shares = ops.route_by_table(logits, routing, table, tokens)
+    assert torch.equal(chosen, table[tokens.long()])
+    expected = exact_scores(logits, routing).gather(1, chosen.long())
+    if routing.normalize:
+        expected = expected / expected.sum(1, keepdim=True)
+    torch.testing.assert_close(shares.double(), expected * routing.scale, rtol=2e-6, atol=1e-12)
+    alone = ops.route_by_table(logits[7:8], routing, table, tokens[7:8])
+    assert torch.equal(alone[1], shares[7:8]) or ops.name == "reference"
+    assert ops.route_by_table(logits[:0], routing, table, tokens[:0])[0].shape == (0, 4)
+
+
+def test_tables_that_do_not_fit_are_refused(kernels: TorchOps) -> None:
+    logits, table, tokens = torch.randn(2, 4), torch.tensor([[0, 1], [3, 2]]).int(), torch.tensor([1, 0]).int()
+    for change in (table + 1, table - 1):
+        with pytest.raises(IndexError, match="no expert"):
+            kernels.route_by_table(logits, Routing(2), change, tokens)
+    for change in (tokens + 1, tokens - 1):
+        with pytest.raises(IndexError, match="a table of 2 tokens has no token"):
+            kernels.route_by_table(logits, Routing(2), table, change)
+    for given in ((logits[0], table, tokens), (logits, table[0], tokens), (logits, table, tokens[:1])):
+        with pytest.raises(ValueError, match="route_by_table"):
+            kernels.route_by_table(given[0], Routing(2), *given[1:])
+
+
 def test_arguments_that_do_not_fit_together_are_refused(kernels: TorchOps) -> None:
     for logits, used, bias in (
         (torch.randn(2, 4), 5, None),
@@ -203,6 +240,18 @@ def test_routing_matches_deepseek_v2s_router(ops: TorchOps) -> None:
     theirs = router(config, "deepseek_v2.modeling_deepseek_v2", "DeepseekV2TopkRouter")
     routing = Routing(6, normalize=False, scale=16.0, groups=8, used_groups=3, best_of_group=1)
     check_router(theirs, torch.randn(60, 16), routing, ops, None)
+
+
+def test_routing_matches_deepseek_v4s_router(ops: TorchOps) -> None:
+    from transformers import DeepseekV4Config
+
+    torch.default_generator.manual_seed(8)
+    config = DeepseekV4Config(
+        hidden_size=16, n_routed_experts=32, num_experts_per_tok=6, routed_scaling_factor=1.7
+    )  # fmt: skip
+    theirs = router(config, "deepseek_v4.modeling_deepseek_v4", "DeepseekV4TopKRouter")
+    routing = Routing(6, sqrt_softplus=True, scale=1.7)
+    check_router(theirs, torch.randn(60, 16), routing, ops, theirs.e_score_correction_bias)
 
 
 def test_routing_matches_gpt_osss_router(ops: TorchOps) -> None:

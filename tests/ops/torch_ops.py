@@ -50,6 +50,10 @@ class TorchOps:
         found: tuple[Tensor, ...] = self.__getattr__("choose_blocks")(q, as_storage(keys), *others)
         return found
 
+    def pool_groups(self, rows: Any, *others: Any, **named: Any) -> Tensor:
+        found: Tensor = self.__getattr__("pool_groups")(as_storage(rows), *others, **named)
+        return found
+
     def store_rows(self, target: Any, cells: Tensor, rows: Tensor) -> None:
         self.__getattr__("store_rows")(as_storage(target), cells, rows)
 

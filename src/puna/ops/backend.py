@@ -165,7 +165,7 @@ class Backend(ABC):
     def route(self, logits: Array, routing: Routing, bias: Array | None = None) -> tuple[Array, Array]:
         """Choose the experts of each token, and their weights.
 
-        The scores are the softmax or the sigmoids of `logits` [T, experts]. The `routing.used` best experts
+        The scores are the softmax of `logits` [T, experts], their sigmoids, or `sqrt(ln(1 + e^logit))`. The `routing.used` best experts
         are those with the largest logits or, given a `bias` [experts], the largest score + bias; the lower
         number wins a tie. Returns `chosen` int32 and `weights` float32, both [T, used] and best first: a
         weight is the score, divided by the sum of the chosen ones if `routing.normalize`, times
@@ -175,6 +175,16 @@ class Backend(ABC):
         whose `routing.best_of_group` best scores, including `bias`, have the largest sum. That number is two
         since DeepSeek V3 (DeepSeek-AI, arXiv:2412.19437, section 2.1.2), and was one before
         (arXiv:2405.04434).
+        """
+
+    @abstractmethod
+    def route_by_table(
+        self, logits: Array, routing: Routing, table: Array, tokens: Array
+    ) -> tuple[Array, Array]:
+        """Choose the experts that `table` int32 [vocabulary, used] has for each of `tokens` [T].
+
+        Returns what `route` does, in the order of the table: the hash layers of DeepSeek V4 (DeepSeek-AI,
+        "DeepSeek V4", 2026, section 2.1).
         """
 
     @abstractmethod
@@ -266,6 +276,17 @@ class Backend(ABC):
         """Return weighted sums of `x`, n arrays [T, d], with separate weights for each row: m arrays [T, d].
 
         `mixture` is [T, m * n]; its entry `i * n + j` is the weight of `x[j]` in the i-th result.
+        """
+
+    @abstractmethod
+    def balance(self, logits: Array, eps: float, rounds: int) -> Array:
+        """Return matrices [T, n * n] whose rows and columns sum to nearly 1, by the Sinkhorn-Knopp algorithm.
+
+        Entry `i * n + j` belongs to source j and result i, as in `mix`. `logits` [T, n * n] become the
+        softmax over the results of each source, plus `eps`. Then they are divided by `eps` + their sum over
+        the sources of each result and, `rounds - 1` times, by `eps` + their sum over the results of each
+        source, and again by that over the sources of each result. Hyper-connections mix streams by these
+        (Xie et al., "mHC: Manifold-Constrained Hyper-Connections", 2026).
         """
 
     @abstractmethod
@@ -464,6 +485,41 @@ class Backend(ABC):
 
         Returns lists as those of `choose_cells`, but for each head: cells, starts [heads, T] and counts
         [heads, T]. Numbers of cells are `cell * heads + h`, as in `Storage.by_head`.
+        """
+
+    @abstractmethod
+    def pool_groups(
+        self,
+        rows: Storage,
+        cells: Array,
+        starts: Array,
+        counts: Array,
+        bias: Array,
+        *,
+        overlapping: bool = False,
+    ) -> Array:
+        """Return for each row of the batch the sum of its group's values, weighed by gates: [T, dim].
+
+        Row t lists `cells[starts[t] : starts[t] + counts[t]]` of `rows` [capacity, 1, 2 * width], stored as
+        F32: `width` values, then as many gates. `bias` [rate, width] is added to the gates, its row `i %
+        rate` to those of the i-th cell. Column d of the result is the sum over the cells of `softmax(gates) *
+        values` in column d, the softmax being over the cells. A row completes a group if it lists `rate`
+        cells; otherwise it gives zeros.
+
+        dim is width. If groups are `overlapping`, it is half of that, and rows of `2 * rate` cells complete
+        one, too: the last `rate` cells give the second halves of their values and gates, those before them
+        the first halves. This is the compression of DeepSeek V4's keys (DeepSeek-AI, "DeepSeek V4", 2026,
+        section 2.3).
+        """
+
+    @abstractmethod
+    def join_lists(
+        self, first: tuple[Array, Array, Array], second: tuple[Array, Array, Array], most: int
+    ) -> tuple[Array, Array, Array]:
+        """Return each row's list of `first` followed by that of `second`, together at most `most` entries.
+
+        All are lists as `attention` takes them: cells, starts [T] and counts [T]. Those returned begin at
+        multiples of `LIST_ALIGNMENT`; the values between them mean nothing.
         """
 
     # --- sampling: from rows of logits [vocabulary] ----------------------------------------------------

@@ -31,6 +31,12 @@ class Routing:
     groups: int = 1  # of equal size; consecutive experts form a group
     used_groups: int = 1  # groups that a token's experts come from
     best_of_group: int = 2  # a group is ranked by the sum of this many best scores
+    sqrt_softplus: bool = False  # scores are sqrt(ln(1 + e^logit)), if not sigmoids
+
+    @property
+    def scoring(self) -> int:
+        """The kernels' number for what scores are: 0 for the softmax, 1 for sigmoids, 2 for roots."""
+        return 1 if self.sigmoid else 2 * self.sqrt_softplus
 
 
 class ExpertWeights:

@@ -140,6 +140,16 @@ def test_temper_matches_its_definition(
     close(tempered, exact, exact.abs(), 2e-7)
 
 
+@pytest.mark.parametrize(("rows", "count", "rounds"), [(0, 4, 3), (1, 1, 1), (5, 3, 2), (5, 4, 20)])
+def test_balance_matches_its_definition(gpu: Launchers, rows: int, count: int, rounds: int) -> None:
+    logits = torch.randn(rows, count * count) * 3
+    exact = logits.double().view(rows, count, count).softmax(1) + 1e-2
+    for i in range(rounds):
+        exact = exact / (exact.sum(1, keepdim=True) + 1e-2) if i else exact
+        exact = exact / (exact.sum(2, keepdim=True) + 1e-2)
+    close(gpu.balance(logits, 1e-2, rounds), exact.reshape(rows, -1), 1, 6e-7)
+
+
 @pytest.mark.parametrize("rows", [0, 1, 5])
 def test_mix_matches_its_definition(gpu: Launchers, rows: int) -> None:
     x, mixture = [torch.randn(rows, 1100) for _ in range(5)], torch.randn(rows, 3 * 5)

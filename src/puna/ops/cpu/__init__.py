@@ -122,9 +122,16 @@ class CPU(Backend):
 
     def route(self, logits: Array, routing: Routing, bias: Array | None = None) -> tuple[Array, Array]:
         return _native.route(
-            logits, bias, routing.used, routing.sigmoid, routing.normalize, routing.scale,
+            logits, bias, routing.used, routing.scoring, routing.normalize, routing.scale,
             routing.groups, routing.used_groups, routing.best_of_group,
         )  # fmt: skip
+
+    def route_by_table(
+        self, logits: Array, routing: Routing, table: Array, tokens: Array
+    ) -> tuple[Array, Array]:
+        return _native.route_by_table(
+            logits, routing.scoring, routing.normalize, routing.scale, table, tokens
+        )
 
     def experts(self, x: Array, chosen: Array, weights: Array, layer: ExpertNetworks) -> Array:
         gate = None if layer.gate is None else packing.matrix(layer.gate.weight)
@@ -150,6 +157,7 @@ class CPU(Backend):
     gelu = staticmethod(_native.gelu)
     squared_relu = staticmethod(_native.squared_relu)
     above = staticmethod(_native.above)
+    balance = staticmethod(_native.balance)
     match_rms = staticmethod(_native.match_rms)
     sigmoid_gate = staticmethod(_native.sigmoid_gate)
     softplus = staticmethod(_native.softplus)
@@ -283,6 +291,23 @@ class CPU(Backend):
         local: int,
     ) -> tuple[Array, Array, Array]:
         return _native.choose_blocks(q, keys.stored, keys.kind, cells, starts, counts, block, most, local)
+
+    def pool_groups(
+        self,
+        rows: HostStorage,
+        cells: Array,
+        starts: Array,
+        counts: Array,
+        bias: Array,
+        *,
+        overlapping: bool = False,
+    ) -> Array:
+        return _native.pool_groups(rows.stored, cells, starts, counts, bias, overlapping)
+
+    def join_lists(
+        self, first: tuple[Array, Array, Array], second: tuple[Array, Array, Array], most: int
+    ) -> tuple[Array, Array, Array]:
+        return _native.join_lists(*first, *second, most)
 
     def choose(self, rows: Sequence[sampling.Draw]) -> list[int | None]:
         given: Any = [(_changed(row), *row[1:-1]) for row in rows]

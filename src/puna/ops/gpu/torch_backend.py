@@ -33,6 +33,9 @@ from puna.ops.weight import Weight
 #: Ranges of indices shorter than this are uploaded together.
 _SHORT = 256
 
+#: Numbers of a cache that are gathered at once, 64 MB.
+_MOST_GATHERED = 1 << 24
+
 
 class DeviceBuffer:
     """Numbers or indices on the host, and the copy on the device that operations see."""
@@ -217,7 +220,7 @@ class TorchBackend(Backend):
         return torch.stack(heads, 1)
 
     def route(self, logits: Tensor, routing: Routing, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        scores = _sigmoid(logits) if routing.sigmoid else _softmax(logits)
+        scores = _scores(logits, routing)
         biased = scores if bias is None else scores + bias
         ranks = _ranks(logits if bias is None else biased)
         size = logits.shape[1] // routing.groups
@@ -229,10 +232,13 @@ class TorchBackend(Backend):
         order = ranks.sort(dim=-1, descending=True, stable=True).indices
         first = (~allowed).gather(1, order).int().sort(dim=-1, stable=True).indices
         chosen = order.gather(1, first)[:, : routing.used]
-        weights = scores.gather(1, chosen)
-        if routing.normalize:
-            weights = weights / weights.sum(-1, keepdim=True).clamp_min(1e-20)
-        return chosen.int(), weights * routing.scale
+        return chosen.int(), _shares(scores, chosen, routing)
+
+    def route_by_table(
+        self, logits: Tensor, routing: Routing, table: Tensor, tokens: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        chosen = table[tokens]
+        return chosen, _shares(_scores(logits, routing), chosen.long(), routing)
 
     def experts(self, x: Tensor, chosen: Tensor, weights: Tensor, layer: ExpertNetworks) -> Tensor:
         if layer.down.on_host:
@@ -330,6 +336,20 @@ class TorchBackend(Backend):
             sum((weights[:, i, j, None] * x[j] for j in range(1, len(x))), weights[:, i, 0, None] * x[0])
             for i in range(weights.shape[1])
         ]
+
+    def balance(self, logits: Tensor, eps: float, rounds: int) -> Tensor:
+        count = math.isqrt(logits.shape[1])
+        matrices = logits.view(len(logits), count, count).unbind(1)  # [T, source], one for each result
+        most = torch.stack(matrices).amax(0)
+        shares = [(each - most).exp() for each in matrices]
+        total = _sum(shares)
+        shares = [each / total + eps for each in shares]
+        for i in range(rounds):
+            if i:
+                total = _sum(shares) + eps
+                shares = [each / total for each in shares]
+            shares = [each / (_sum(each.split(1, 1)) + eps) for each in shares]
+        return torch.stack(shares, 1).view(logits.shape)
 
     def match_rms(self, x: Tensor, like: Tensor, floor: float) -> Tensor:
         own = x.square().mean(-1, keepdim=True).clamp_min(floor)
@@ -560,6 +580,50 @@ class TorchBackend(Backend):
         return lists.view(-1), begins, lengths
 
 
+    def pool_groups(
+        self,
+        rows: DeviceStorage,
+        cells: Tensor,
+        starts: Tensor,
+        counts: Tensor,
+        bias: Tensor,
+        *,
+        overlapping: bool = False,
+    ) -> Tensor:
+        rate, width = bias.shape
+        size, dim = (2 * rate, width // 2) if overlapping else (rate, width)
+        result = bias.new_zeros(len(counts), dim)
+        place = torch.arange(size, device=bias.device)
+        every = torch.arange(width, device=bias.device).view(-1, dim)
+        column = every[(place >= size - rate).int() * overlapping]  # [size, dim]: the halves that cells give
+        added = bias.repeat(size // rate, 1).gather(1, column)
+        together = max(1, _MOST_GATHERED // (size * width))
+        for begin in range(0, len(counts), together):
+            part = slice(begin, begin + together)
+            at = counts[part, None] - size + place  # in a row's list; below 0, there is no cell
+            listed = cells[(starts[part, None] + at).clamp(0, len(cells) - 1)]
+            found = rows.codes[listed, 0]  # [T, size, 2 * width]
+            values, gates = (found.gather(2, (column + i).expand(len(at), -1, -1)) for i in (0, width))
+            gates = torch.where((at >= 0)[..., None], gates + added, -torch.inf)
+            shares = (gates - gates.amax(1, keepdim=True)).exp()
+            pooled = _sum((shares * values).unbind(1)) / _sum(shares.unbind(1))
+            complete = (counts[part] == rate) | (counts[part] == size)
+            result[part] = torch.where(complete[:, None], pooled, 0.0)
+        return result
+
+    def join_lists(
+        self, first: tuple[Tensor, Tensor, Tensor], second: tuple[Tensor, Tensor, Tensor], most: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        (cells, starts, counts), (more, begins, lengths) = first, second
+        rows, width = len(starts), list_width(most)
+        place = torch.arange(most, device=starts.device)
+        own = cells[(starts[:, None] + place).clamp(max=len(cells) - 1)]
+        others = more[(begins[:, None] + place - counts[:, None]).clamp(0, len(more) - 1)]
+        lists = starts.new_zeros(rows, width)
+        lists[:, :most] = torch.where(place < counts[:, None], own, others)
+        return lists.view(-1), torch.arange(rows, dtype=torch.int32, device=starts.device) * width, counts + lengths
+
+
 def paired(
     weights: Sequence[Weight], biases: Sequence[Tensor | None] | None
 ) -> list[tuple[Weight, Tensor | None]]:
@@ -602,6 +666,27 @@ def _found(probes: Tensor, memory: Tensor) -> Tensor:
 def _ranks(scores: Tensor) -> Tensor:
     """Return the values to rank by: NaN counts as the largest."""
     return torch.where(scores.isnan(), torch.inf, scores)
+
+
+def _scores(logits: Tensor, routing: Routing) -> Tensor:
+    if routing.sigmoid:
+        return _sigmoid(logits)
+    if routing.sqrt_softplus:
+        return torch.logaddexp(logits, torch.zeros_like(logits)).sqrt()
+    return _softmax(logits)
+
+
+def _shares(scores: Tensor, chosen: Tensor, routing: Routing) -> Tensor:
+    """Return the weights of the `chosen` experts [T, used]."""
+    weights = scores.gather(1, chosen)
+    if routing.normalize:
+        weights = weights / weights.sum(-1, keepdim=True).clamp_min(1e-20)
+    return weights * routing.scale
+
+
+def _sum(parts: Sequence[Tensor]) -> Tensor:
+    """Return the sum in the order of `parts`, whatever their shape."""
+    return sum(parts[1:], parts[0])
 
 
 def _sigmoid(x: Tensor) -> Tensor:

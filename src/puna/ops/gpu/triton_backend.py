@@ -19,6 +19,7 @@ from puna.ops.gpu.kernels import (
     activations,
     attention,
     experts,
+    groups,
     low_rank,
     matmul,
     norms,
@@ -156,6 +157,7 @@ class TritonBackend(TorchBackend):
     gelu = staticmethod(activations.gelu)
     squared_relu = staticmethod(activations.squared_relu)
     mix = staticmethod(activations.mix)
+    balance = staticmethod(activations.balance)
     sigmoid_gate = staticmethod(activations.sigmoid_gate)
     softplus = staticmethod(activations.softplus)
     sigmoid = staticmethod(activations.sigmoid)
@@ -197,6 +199,9 @@ class TritonBackend(TorchBackend):
     ) -> Tensor:
         given = values if isinstance(values, int) else _planes(values)
         return attention.attention(q, _planes(keys), given, *others, **settings)
+
+    def pool_groups(self, rows: DeviceStorage, *others: Tensor, overlapping: bool = False) -> Tensor:
+        return groups.pool_groups(rows.codes, *others, overlapping=overlapping)
 
     #: So many rows are sooner copied than two kernels are started, if the host draws by kernels.
     _few = 2

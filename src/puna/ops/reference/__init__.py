@@ -88,7 +88,7 @@ class Reference(Backend):
 
     @_without_warnings
     def route(self, logits: Array, routing: Routing, bias: Array | None = None) -> tuple[Array, Array]:
-        scores = _sigmoid(logits) if routing.sigmoid else _softmax(logits)
+        scores = _scores(logits, routing)
         biased = scores if bias is None else scores + bias
         ranks = _ranks(logits if bias is None else biased)
         size = logits.shape[1] // routing.groups
@@ -96,10 +96,14 @@ class Reference(Backend):
         groups = _best(_ranks(by_group[..., -routing.best_of_group :].sum(-1)), routing.used_groups)
         allowed = (np.arange(routing.groups) == groups[..., None]).any(1).repeat(size, axis=1)
         chosen = np.lexsort((-ranks, ~allowed))[:, : routing.used]
-        weights = np.take_along_axis(scores, chosen, axis=1)
-        if routing.normalize:
-            weights = weights / np.maximum(weights.sum(axis=-1, keepdims=True), 1e-20)
-        return chosen.astype(np.int32), weights * routing.scale
+        return chosen.astype(np.int32), _shares(scores, chosen, routing)
+
+    @_without_warnings
+    def route_by_table(
+        self, logits: Array, routing: Routing, table: Array, tokens: Array
+    ) -> tuple[Array, Array]:
+        chosen = table[tokens]
+        return chosen, _shares(_scores(logits, routing), chosen, routing)
 
     @_without_warnings
     def experts(self, x: Array, chosen: Array, weights: Array, layer: ExpertNetworks) -> Array:
@@ -193,6 +197,16 @@ class Reference(Backend):
     def mix(self, x: Sequence[Array], mixture: Array) -> list[Array]:
         weights = mixture.reshape(len(mixture), mixture.shape[1] // len(x), len(x))
         return [np.ascontiguousarray(y) for y in np.einsum("tmn,ntd->mtd", weights, np.stack(x))]
+
+    @_without_warnings
+    def balance(self, logits: Array, eps: float, rounds: int) -> Array:
+        count = math.isqrt(logits.shape[1])
+        found = _softmax(logits.reshape(len(logits), count, count).swapaxes(1, 2)) + eps  # [T, source, result]
+        found = found / (found.sum(1, keepdims=True) + eps)
+        for _ in range(rounds - 1):
+            found = found / (found.sum(2, keepdims=True) + eps)
+            found = found / (found.sum(1, keepdims=True) + eps)
+        return np.ascontiguousarray(found.swapaxes(1, 2)).reshape(logits.shape)
 
     @_without_warnings
     def match_rms(self, x: Array, like: Array, floor: float) -> Array:
@@ -423,6 +437,59 @@ class Reference(Backend):
                 lists[h, t, : len(chosen)] = seen[chosen] * heads + h
                 lengths[h, t] = len(chosen)
         return lists.reshape(-1), begins, lengths
+
+
+    @_without_warnings
+    def pool_groups(
+        self,
+        rows: HostStorage,
+        cells: Array,
+        starts: Array,
+        counts: Array,
+        bias: Array,
+        *,
+        overlapping: bool = False,
+    ) -> Array:
+        rate, width = bias.shape
+        dim = width // 2 if overlapping else width
+        result = np.zeros((len(counts), dim), bias.dtype)
+        for t, (start, count) in enumerate(zip(starts, counts, strict=True)):
+            if count != rate and not (overlapping and count == 2 * rate):
+                continue
+            found = rows.stored[cells[start : start + count], 0].astype(bias.dtype)
+            values, gates = found[:, :width], found[:, width:] + np.tile(bias, (count // rate, 1))
+            if overlapping:
+                own = np.arange(count)[:, None] >= count - rate
+                values, gates = (np.where(own, each[:, dim:], each[:, :dim]) for each in (values, gates))
+            result[t] = (_softmax(gates.T).T * values).sum(0)
+        return result
+
+    def join_lists(
+        self, first: tuple[Array, Array, Array], second: tuple[Array, Array, Array], most: int
+    ) -> tuple[Array, Array, Array]:
+        rows, width = len(first[1]), list_width(most)
+        lists = np.zeros((rows, width), np.int32)
+        for t in range(rows):
+            parts = [cells[starts[t] : starts[t] + counts[t]] for cells, starts, counts in (first, second)]
+            lists[t, : sum(map(len, parts))] = np.concatenate(parts)
+        return lists.reshape(-1), np.arange(rows, dtype=np.int32) * np.int32(width), first[2] + second[2]
+
+
+def _scores(logits: Array, routing: Routing) -> Array:
+    if routing.sigmoid:
+        return _sigmoid(logits)
+    if routing.sqrt_softplus:
+        result: Array = np.sqrt(np.logaddexp(logits, 0))
+        return result
+    return _softmax(logits)
+
+
+def _shares(scores: Array, chosen: Array, routing: Routing) -> Array:
+    """Return the weights of the `chosen` experts [T, used]."""
+    weights = np.take_along_axis(scores, chosen, axis=1)
+    if routing.normalize:
+        weights = weights / np.maximum(weights.sum(axis=-1, keepdims=True), 1e-20)
+    return weights * routing.scale
 
 
 def _ranks(scores: Array) -> Array:

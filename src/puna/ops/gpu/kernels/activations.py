@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -248,6 +249,33 @@ def mix(x: Sequence[Tensor], mixture: Tensor) -> list[Tensor]:
     return list(result)
 
 
+@triton.jit
+def _balance_kernel(logits, result, eps, rounds, COUNT: tl.constexpr, TILE: tl.constexpr):
+    """Balance one matrix [COUNT results, COUNT sources]."""
+    number = tl.arange(0, TILE)
+    inside = (number < COUNT)[:, None] & (number < COUNT)[None, :]
+    at = tl.program_id(0).to(tl.int64) * COUNT * COUNT + number[:, None] * COUNT + number[None, :]
+    numbers = tl.load(logits + at, inside, float("-inf"))
+    shares = tl.where(inside, elementary.exp(numbers - tl.max(numbers, 0)[None, :]), 0.0)
+    shares = tl.where(inside, tl.div_rn(shares, tl.sum(shares, 0)[None, :]) + eps, 0.0)
+    shares = tl.where(inside, tl.div_rn(shares, (tl.sum(shares, 1) + eps)[:, None]), 0.0)
+    for _ in range(rounds - 1):
+        shares = tl.where(inside, tl.div_rn(shares, (tl.sum(shares, 0) + eps)[None, :]), 0.0)
+        shares = tl.where(inside, tl.div_rn(shares, (tl.sum(shares, 1) + eps)[:, None]), 0.0)
+    tl.store(result + at, shares, inside)
+
+
+def balance(logits: Tensor, eps: float, rounds: int) -> Tensor:
+    """Return matrices [T, n * n] whose rows and columns sum to nearly 1 (see `Backend`)."""
+    result = torch.empty_like(logits)
+    if result.numel():
+        count = math.isqrt(logits.shape[1])
+        _balance_kernel[(len(logits),)](
+            logits, result, float(eps), rounds, count, triton.next_power_of_2(count), num_warps=1
+        )
+    return result
+
+
 def variants() -> Iterable[Variant]:
     """Return the form of each kernel; gated ones take two arrays."""
     block: dict[str, Any] = {"BLOCK": TILE.numbers}
@@ -298,4 +326,14 @@ def variants() -> Iterable[Variant]:
         },
         block | {"INPUTS": 4, "OUTPUTS": 4},
         TILE.warps,
+    )  # fmt: skip
+    yield Variant(
+        "balance, 4 by 4",
+        _balance_kernel,
+        {
+            "logits": "*fp32", "result": "*fp32", "eps": "fp32", "rounds": "i32", "COUNT": "constexpr",
+            "TILE": "constexpr",
+        },
+        {"COUNT": 4, "TILE": 4},
+        1,
     )  # fmt: skip

@@ -38,7 +38,7 @@ def _number_of(order):
 @triton.jit
 def _route_kernel(
     logits, bias, chosen, weights, scale,
-    SIGMOID: tl.constexpr, NORMALIZE: tl.constexpr, EXPERTS: tl.constexpr, USED: tl.constexpr,
+    SCORING: tl.constexpr, NORMALIZE: tl.constexpr, EXPERTS: tl.constexpr, USED: tl.constexpr,
     GROUPS: tl.constexpr, USED_GROUPS: tl.constexpr, BEST_OF_GROUP: tl.constexpr,
     GROUPS_TILE: tl.constexpr, SIZE_TILE: tl.constexpr, USED_TILE: tl.constexpr,
 ):  # fmt: skip
@@ -50,8 +50,10 @@ def _route_kernel(
     inside = (group < GROUPS)[:, None] & (member < SIZE)[None, :]
     expert = group[:, None] * SIZE + member[None, :]
     logit = tl.load(logits + row * EXPERTS + expert, inside, float("-inf"))
-    if SIGMOID:
+    if SCORING == 1:
         scores = elementary.sigmoid(logit)
+    elif SCORING == 2:
+        scores = tl.sqrt_rn(elementary.softplus(logit))
     else:
         scores = tl.where(inside, elementary.exp(logit - tl.max(logit)), 0.0)
         scores = tl.div_rn(scores, tl.sum(scores))
@@ -101,7 +103,7 @@ def route(logits: Tensor, routing: Routing, bias: Tensor | None = None) -> tuple
     weights = logits.new_empty(rows, routing.used)
     if rows:
         _route_kernel[(rows,)](
-            logits, bias, chosen, weights, float(routing.scale), routing.sigmoid, routing.normalize, experts,
+            logits, bias, chosen, weights, float(routing.scale), routing.scoring, routing.normalize, experts,
             routing.used, routing.groups, routing.used_groups,
             min(routing.best_of_group, experts // routing.groups),
             *_tile_of(experts, routing.groups, routing.used), num_warps=1,
@@ -117,12 +119,12 @@ def _tile_of(experts: int, groups: int, used: int) -> tuple[int, int, int]:
 
 def variants() -> Iterable[Variant]:
     """Return the forms for the routers of published models."""
-    for experts, used, groups, used_groups, sigmoid in (
-        (32, 4, 1, 1, False), (128, 8, 1, 1, False), (512, 10, 1, 1, False), (256, 8, 8, 4, True),
+    for experts, used, groups, used_groups, scoring in (
+        (32, 4, 1, 1, 0), (128, 8, 1, 1, 0), (512, 10, 1, 1, 0), (256, 8, 8, 4, 1), (256, 6, 1, 1, 2),
     ):  # fmt: skip
         groups_tile, size_tile, used_tile = _tile_of(experts, groups, used)
         constants = {
-            "SIGMOID": sigmoid, "NORMALIZE": True, "EXPERTS": experts, "USED": used, "GROUPS": groups,
+            "SCORING": scoring, "NORMALIZE": True, "EXPERTS": experts, "USED": used, "GROUPS": groups,
             "USED_GROUPS": used_groups, "BEST_OF_GROUP": 2, "GROUPS_TILE": groups_tile,
             "SIZE_TILE": size_tile, "USED_TILE": used_tile,
         }  # fmt: skip
@@ -131,9 +133,9 @@ def variants() -> Iterable[Variant]:
             f"route, {used} of {experts}{grouped}",
             _route_kernel,
             {
-                "logits": "*fp32", "bias": "*fp32" if sigmoid else "constexpr", "chosen": "*i32",
+                "logits": "*fp32", "bias": "*fp32" if scoring else "constexpr", "chosen": "*i32",
                 "weights": "*fp32", "scale": "fp32", **dict.fromkeys(constants, "constexpr"),
             },
-            constants | ({} if sigmoid else {"bias": None}),
+            constants | ({} if scoring else {"bias": None}),
             1,
         )  # fmt: skip
