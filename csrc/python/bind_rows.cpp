@@ -319,20 +319,20 @@ NewArray<float> bind_layer_norm(Argument x_, Argument weight_, OptionalArgument 
 }
 
 void bind_rope(Argument x_, Argument positions_, Argument frequencies_, OptionalArgument axes_, int64_t axis_count,
-               float magnitude, bool neox) {
+               float magnitude, bool neox, int64_t begin) {
     const auto x = written<float>(x_, "rope_ x");
     const auto positions = array<int32_t>(positions_, "rope_ positions");
     const auto frequencies = array<float>(frequencies_, "rope_ frequencies");
     const bool several = positions.dims == 2 && !axes_.is_none();
     const auto axes = several ? optional_array<int32_t>(axes_, "rope_ axes") : Array<int32_t>{};
     if (!several) axis_count = 1;
-    if (x.dims != 3 || 2 * frequencies.size > x.shape[2] ||
+    if (x.dims != 3 || begin < 0 || begin > x.shape[2] || 2 * frequencies.size > x.shape[2] - begin ||
         !(several ? positions.is({x.shape[0], axis_count}) : positions.is({x.shape[0]})) ||
         (several && !axes.is({frequencies.size}))) {
         throw misfit("rope_", {{"x", x_}, {"positions", positions_}, {"frequencies", frequencies_}});
     }
     perform("rope", [=, rows = x.shape[0], heads = x.shape[1], dim = x.shape[2]] {
-        rope(x.data, positions.data, axes.data, frequencies.data, magnitude, neox, rows, heads, dim, frequencies.size,
+        rope(x.data + begin, positions.data, axes.data, frequencies.data, magnitude, neox, rows, heads, dim, frequencies.size,
              axis_count);
     });
 }
@@ -545,7 +545,8 @@ void register_rows(nb::module_& m) {
           "x + residual, and the RMS norm of its rows.");
     m.def("layer_norm", &bind_layer_norm, "x"_a, "weight"_a, "bias"_a.none(), "eps"_a, "Layer norm of rows.");
     m.def("rope", &bind_rope, "x"_a, "positions"_a, "frequencies"_a, "axes"_a.none(), "axis_count"_a, "magnitude"_a,
-          "neox"_a, "Rotary embedding, in place; axes count where a row has several positions.");
+          "neox"_a, "begin"_a,
+          "Rotary embedding from `begin` of each head, in place; axes count where a row has several positions.");
     m.def("temper", &bind_temper, "x"_a, "positions"_a, "scale"_a, "floor_scale"_a, "first"_a,
           "Attention temperature tuning of rows, in place, positions counted from `first`.");
     m.def(

@@ -247,9 +247,10 @@ def rope(
     axis_count: int,
     magnitude: float,
     neox: bool,
+    begin: int,
 ) -> None:
     """
-    Rotary embedding, in place; axes count where a row has several positions.
+    Rotary embedding from `begin` of each head, in place; axes count where a row has several positions.
     """
 
 def temper(x: Array, positions: Array, scale: float, floor_scale: float, first: int) -> None:

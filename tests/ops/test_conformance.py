@@ -313,6 +313,21 @@ def test_rope_matches_its_definition(ops: TorchOps, neox: bool, dims: int, head_
 
 
 @pytest.mark.parametrize("neox", [False, True], ids=["normal", "neox"])
+@pytest.mark.parametrize(("dims", "head_dim"), [(2, 3), (20, 48), (64, 512)])
+def test_rope_may_rotate_the_end_of_heads_and_back(
+    ops: TorchOps, neox: bool, dims: int, head_dim: int
+) -> None:
+    rope = Rope.build(dims, neox=neox)
+    x = torch.randn(len(POSITIONS), 3, head_dim)
+    turned, end = x.clone(), x[..., head_dim - dims :].clone()
+    ops.rope_(turned, POSITIONS, rope.at_end(head_dim))
+    ops.rope_(end, POSITIONS, rope)
+    assert torch.equal(turned, torch.cat([x[..., : head_dim - dims], end], -1))
+    ops.rope_(turned, POSITIONS, rope.at_end(head_dim).backwards())
+    close(turned, x.double(), 1e-6)
+
+
+@pytest.mark.parametrize("neox", [False, True], ids=["normal", "neox"])
 @pytest.mark.parametrize(
     ("sections", "dims", "head_dim"), [((1, 1), 4, 4), ((16, 24, 24), 128, 128), ((3, 0, 4, 2), 18, 24)]
 )

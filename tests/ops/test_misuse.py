@@ -147,6 +147,8 @@ def test_store_rows_refuses_cells_that_do_not_exist(kernels: TorchOps, cells: to
         lambda ops: ops.rope_(torch.randn(2, 4, 8), int32(0), Rope.build(8)),
         lambda ops: ops.rope_(torch.randn(2, 4, 8), int32(0, 1), Rope.build(16)),
         lambda ops: ops.rope_(torch.randn(2, 8), int32(0, 1), Rope.build(8)),
+        lambda ops: ops.rope_(torch.randn(2, 4, 8), int32(0, 1), Rope.build(4).at_end(10)),
+        lambda ops: ops.rope_(torch.randn(2, 4, 8), int32(0, 1), Rope.build(4).at_end(2)),
         lambda ops: ops.rope_(torch.randn(2, 4, 8), int32(0, 1, 2, 3).view(2, 2), Rope.build(8)),
         lambda ops: ops.rope_(
             torch.randn(2, 4, 8),

@@ -88,10 +88,10 @@ class Sections:
 
 @dataclass(frozen=True, eq=False)
 class Rope:
-    """A rotation of pair j of a head's first `2 * pairs` values by `position * frequencies[j]`.
+    """A rotation of pair j of a head's `2 * pairs` values from `begin` on by `position * frequencies[j]`.
 
-    A pair is (2j, 2j+1), or (j, j + pairs) if `neox`. The rest of the head passes unchanged. The rotated
-    values are multiplied by `magnitude`.
+    A pair is (2j, 2j+1), or (j, j + pairs) if `neox`, counted from there. The rest of the head passes
+    unchanged. The rotated values are multiplied by `magnitude`.
 
     With `axes`, a token has a position on each of `axis_count` axes (time, height and width, say), and pair j
     rotates by the position on `axes[j]`. A token with one position has it on all axes.
@@ -101,6 +101,7 @@ class Rope:
     magnitude: float = 1.0
     neox: bool = False
     axes: NDArray[np.int32] | None = None  # [pairs]
+    begin: int = 0
     axis_count: int = dataclasses.field(init=False, default=1)
 
     def __post_init__(self) -> None:
@@ -159,6 +160,14 @@ class Rope:
     @property
     def pairs(self) -> int:
         return self.frequencies.size
+
+    def at_end(self, head_dim: int) -> Rope:
+        """Return the rotation of the last values of heads of `head_dim`."""
+        return dataclasses.replace(self, begin=head_dim - 2 * self.pairs)
+
+    def backwards(self) -> Rope:
+        """Return the rotation that undoes this one, except for its magnitude."""
+        return dataclasses.replace(self, frequencies=-self.frequencies)
 
     def without_magnitude(self) -> Rope:
         """Return the rotation for rotated keys, which have the magnitude already (context shift)."""

@@ -94,3 +94,12 @@ def test_many_heads_take_several_programs(rotate: Any) -> None:
 def test_rope_accepts_no_rows(rotate: Any) -> None:
     none = torch.empty(0, dtype=torch.int32)
     assert rotate(torch.empty(0, 4, 64), none, Rope.build(64)).shape == (0, 4, 64)
+
+
+def test_rope_may_rotate_the_end_of_heads_and_back(rotate: Any) -> None:
+    rope, x = Rope.build(20), torch.randn(len(POSITIONS), 3, 48)
+    turned = rotate(x, POSITIONS, rope.at_end(48))
+    assert torch.equal(turned[..., :28], x[..., :28])
+    assert torch.equal(turned[..., 28:], rotate(x[..., 28:], POSITIONS, rope))
+    back = rotate(turned, POSITIONS, rope.at_end(48).backwards())
+    assert (back - x).abs().max() < 1e-6

@@ -169,7 +169,9 @@ class CPU(Backend):
         return list(_native.mix(x, mixture))
 
     def rope_(self, x: Array, positions: Array, rope: Rope) -> None:
-        _native.rope(x, positions, rope.frequencies, rope.axes, rope.axis_count, rope.magnitude, rope.neox)
+        _native.rope(
+            x, positions, rope.frequencies, rope.axes, rope.axis_count, rope.magnitude, rope.neox, rope.begin
+        )
 
     def short_conv(
         self,

@@ -295,7 +295,7 @@ class TorchBackend(Backend):
         angles = at * torch.tensor(rope.frequencies, device=x.device).double()  # [T, pairs]
         cos = (angles.cos() * rope.magnitude).float()[:, None]  # [T, 1, pairs]
         sin = (angles.sin() * rope.magnitude).float()[:, None]
-        pairs = rope.pairs
+        pairs, x = rope.pairs, x[..., rope.begin :]
         if rope.neox:
             first, second = x[..., :pairs], x[..., pairs : 2 * pairs]
         else:

@@ -155,7 +155,7 @@ class Reference(Backend):
         angles = at * rope.frequencies.astype(np.float64)  # [T, pairs]
         cos = (np.cos(angles) * rope.magnitude).astype(x.dtype)[:, None]  # [T, 1, pairs]
         sin = (np.sin(angles) * rope.magnitude).astype(x.dtype)[:, None]
-        pairs = rope.pairs
+        pairs, x = rope.pairs, x[..., rope.begin :]
         if rope.neox:
             first, second = x[..., :pairs], x[..., pairs : 2 * pairs]
         else:

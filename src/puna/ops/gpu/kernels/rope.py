@@ -39,13 +39,14 @@ class Turns:
     axis_count: int
     magnitude: float
     neox: bool
+    begin: int = 0
 
     @classmethod
     def of(cls, rope: Rope, device: torch.device) -> Turns:
         """Copy a rotation to the device."""
         axes = None if rope.axes is None else torch.from_numpy(rope.axes).to(device)
         frequencies = torch.from_numpy(turns_of(rope.frequencies)).to(device)
-        return cls(frequencies, axes, rope.axis_count, rope.magnitude, rope.neox)
+        return cls(frequencies, axes, rope.axis_count, rope.magnitude, rope.neox, rope.begin)
 
 
 def turns_of(frequencies: NDArray[np.float32]) -> NDArray[np.int64]:
@@ -56,11 +57,11 @@ def turns_of(frequencies: NDArray[np.float32]) -> NDArray[np.int64]:
 
 @triton.jit
 def _rope_kernel(
-    x, positions, frequencies, axes, heads, width, magnitude,
+    x, positions, frequencies, axes, heads, width, first, magnitude,
     AXES: tl.constexpr, NEOX: tl.constexpr, PAIRS: tl.constexpr, HEADS_TILE: tl.constexpr,
     PAIRS_TILE: tl.constexpr,
 ):  # fmt: skip
-    """Rotate some heads of a row of x [T, heads, width] by a position on each of AXES axes."""
+    """Rotate values of some heads of a row of x [T, heads, width], from `first` on, by AXES positions."""
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * HEADS_TILE + tl.arange(0, HEADS_TILE)
     pair = tl.arange(0, PAIRS_TILE)
@@ -72,7 +73,7 @@ def _rope_kernel(
         position = tl.load(positions + row * AXES + axis, here, 0).to(tl.int64)
     cosine, sine = elementary.cos_sin(position * tl.load(frequencies + pair, here, 0))
     cosine, sine = (cosine * magnitude)[None, :], (sine * magnitude)[None, :]
-    begin = x + (row * heads + head[:, None]) * width
+    begin = x + (row * heads + head[:, None]) * width + first
     if NEOX:
         inside = (head < heads)[:, None] & here[None, :]
         left, right = begin + pair[None, :], begin + PAIRS + pair[None, :]
@@ -112,8 +113,8 @@ def rope_(x: Tensor, positions: Tensor, turns: Turns) -> None:
     tile = tile_for(heads, pairs)
     axes = 1 if positions.dim() == 1 else positions.shape[1]
     _rope_kernel[(rows, triton.cdiv(heads, tile.heads))](
-        x, positions, turns.frequencies, None if axes == 1 else turns.axes, heads, width, turns.magnitude,
-        axes, turns.neox, pairs, tile.heads, tile.pairs, num_warps=tile.warps,
+        x, positions, turns.frequencies, None if axes == 1 else turns.axes, heads, width, turns.begin,
+        turns.magnitude, axes, turns.neox, pairs, tile.heads, tile.pairs, num_warps=tile.warps,
     )  # fmt: skip
 
 
@@ -134,7 +135,7 @@ def variants() -> Iterable[Variant]:
                     {
                         "x": "*fp32", "positions": "*i32", "frequencies": "*i64",
                         "axes": "constexpr" if axes == 1 else "*i32", "heads": "i32", "width": "i32",
-                        "magnitude": "fp32", **dict.fromkeys(constants, "constexpr"),
+                        "first": "i32", "magnitude": "fp32", **dict.fromkeys(constants, "constexpr"),
                     },
                     constants | ({"axes": None} if axes == 1 else {}),
                     tile.warps,
