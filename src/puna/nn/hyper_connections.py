@@ -1,8 +1,9 @@
 """Hyper-connections: residuals of several streams, which each half of a layer reads as one and adds to.
 
-Xie et al., "mHC: Manifold-Constrained Hyper-Connections", 2026. In the independent form of Hy 4
-(`HYV4HyperConnection` in Hugging Face transformers), streams are not mixed with each other: they differ by
-how much each contributes to what a half reads, and by how much of its result each receives.
+Xie et al., "mHC: Manifold-Constrained Hyper-Connections", 2026. Streams differ by how much each contributes
+to what a half reads, and by how much of its result each receives. They are also mixed with each other, by
+matrices whose rows and columns sum to 1, except in the independent form of Hy 4 (`HYV4HyperConnection` in
+Hugging Face transformers).
 """
 
 from __future__ import annotations
@@ -38,6 +39,18 @@ class HyperConnectionOptions(Protocol):
         """Largest weight of a half's result in a stream."""
 
 
+class MixedStreamOptions(HyperConnectionOptions, Protocol):
+    """Options of models whose streams are mixed."""
+
+    @property
+    def stream_gates(self) -> int:
+        """Gates of each stream: for reading, for adding, and for its share of each stream."""
+
+    @property
+    def stream_rounds(self) -> int:
+        """Rounds in which the matrix of shares is balanced."""
+
+
 class StreamGates(Linear):
     """Linear from all streams to gates of each stream, before their sigmoid.
 
@@ -52,11 +65,38 @@ class StreamGates(Linear):
     ) -> Self | None:
         gates, streams, hidden = shape
         values = _values(source, f"{name}_fn.weight", (gates * streams, streams * hidden))
-        scales = _values(source, f"{name}_scale.weight", (gates,))
+        scales = cls.scales(source, f"{name}_scale.weight", gates)
         biases = _values(source, f"{name}_base.weight", (gates * streams,))
         scaled = values * scales.repeat(streams)[:, None]
+        rows = cls.rows_as_read(gates, streams)
         # Adapters of the tensor do not fit what is derived from it, which therefore has another name.
-        return cls.of_values(source, name, scaled, source.ops.array(np.ascontiguousarray(biases)))
+        return cls.of_values(source, name, scaled[rows], source.ops.array(biases[rows]))
+
+    @classmethod
+    def scales(cls, source: WeightSource, name: str, gates: int) -> NDArray[np.float32]:
+        """Return the factor of each gate of a stream."""
+        return _values(source, name, (gates,))
+
+    @classmethod
+    def rows_as_read(cls, gates: int, streams: int) -> NDArray[np.intp]:
+        """Return the order of rows by which gates are read."""
+        return np.arange(gates * streams)
+
+
+class MixingGates(StreamGates):
+    """Gates for reading, for adding, and for the share of each stream in each: one factor for all shares.
+
+    The file has the shares by source, and `Backend.balance` takes them by result.
+    """
+
+    @classmethod
+    def scales(cls, source: WeightSource, name: str, gates: int) -> NDArray[np.float32]:
+        return _values(source, name, (3,))[[0, 1, *[2] * (gates - 2)]]
+
+    @classmethod
+    def rows_as_read(cls, gates: int, streams: int) -> NDArray[np.intp]:
+        rows = super().rows_as_read(gates, streams).reshape(gates, streams)
+        return np.concatenate([rows[:2], rows[2:].T]).reshape(-1)
 
 
 def _values(source: WeightSource, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
@@ -121,6 +161,38 @@ class MixerConnection(HyperConnection):
 
 class FeedForwardConnection(HyperConnection):
     gates: StreamGates = weight("hc_ffn", 2, "streams", "hidden_size")
+
+
+class MixedConnection(HyperConnection):
+    """The same of streams that are mixed with each other, each with its share of all."""
+
+    options: MixedStreamOptions
+
+    def loaded(self) -> None:
+        StreamReader.loaded(self)
+        # The mixture has each stream's shares of all, and last its weight of the result.
+        count = self.options.streams
+        values = np.zeros((count, count + 1, count * count + count))
+        values[:, :count, : count * count] = np.eye(count * count).reshape(count, count, -1)
+        values[:, count, count * count :] = np.eye(count) * self.options.stream_magnitude
+        width = values.shape[2]
+        self.adding = _mixture(self.ops, values.reshape(-1, width), np.zeros(count * (count + 1)))
+
+    def read(self, streams: list[Array]) -> tuple[Array, Array]:
+        o, ops = self.options, self.ops
+        found = self.gates(self.norm(ops.join(streams)))
+        reading, adding, *shares = ops.split(found, o.stream_gates)
+        balanced = ops.balance(ops.join(shares), o.stream_eps, o.stream_rounds)
+        mixture = self.adding(ops.join([balanced, ops.sigmoid(adding)]))
+        return self.sum(streams, ops.sigmoid(reading)), mixture
+
+
+class MixedMixerConnection(MixedConnection):
+    gates: MixingGates = weight("hc_attn", "stream_gates", "streams", "hidden_size")
+
+
+class MixedFeedForwardConnection(MixedConnection):
+    gates: MixingGates = weight("hc_ffn", "stream_gates", "streams", "hidden_size")
 
 
 class OutputStreams(StreamReader):

@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from puna.batch import BatchArrays
-from puna.gguf.metadata import flags, invalid, limits, positive, required
+from puna.gguf.metadata import flags, invalid, limits, positive
 from puna.kvcache.cache import Cache
+from puna.model.decoder import StreamsDecoder, StreamsOptions, read_streams
 from puna.model.layer_cache import ChosenBy
 from puna.model.models.deepseek32 import DeepSeek32, IndexedLayerOptions
-from puna.model.options import LayerOptions, TextOptions
+from puna.model.options import LayerOptions
 from puna.nn.experts import SharedAndLimited
 from puna.nn.feed_forward import FeedForward
-from puna.nn.hyper_connections import FeedForwardConnection, MixerConnection, OutputStreams
+from puna.nn.hyper_connections import FeedForwardConnection, MixerConnection
 from puna.nn.indexer import BorrowingIndexedAttention, IndexedAttention
 from puna.nn.latent_attention import GatedLatentAttention
 from puna.nn.layers import RMSNorm
@@ -26,9 +27,6 @@ from puna.ops import Array, Rope
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
-
-#: More streams than any model has.
-_MAX_STREAMS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +43,7 @@ class HyV4LayerOptions(IndexedLayerOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HyV4Options(TextOptions):
-    streams: int
-    stream_eps: float
+class HyV4Options(StreamsOptions):
     stream_magnitude: float
 
 
@@ -91,46 +87,24 @@ class Layer(Module):
         return self.feed_forward_connection.add(streams, fed, mixture)
 
 
-class HyV4(DeepSeek32):
+class HyV4(StreamsDecoder, DeepSeek32):
     indexer_halves: ClassVar[bool] = False
     indexer_rotates_end: ClassVar[bool] = True
 
     options: HyV4Options
     layers: Sequence[Layer] = blocks("blk")  # type: ignore[assignment]
-    output_streams: OutputStreams = part()
-
-    def embed(self, batch: BatchArrays) -> list[Array]:
-        return super().embed(batch) * self.options.streams
-
-    def run(self, carried: list[Array], batch: BatchArrays, cache: Cache) -> list[Array]:
-        last = self.options.block_count - 1
-        for layer, rope in zip(self.layers, self.layer_ropes(cache.context), strict=True):
-            rows = batch.outputs if layer.index == last and not batch.keeps_all else None
-            carried = layer.forward(carried, batch, cache, rope, rows)
-        return carried
-
-    def finish(self, carried: list[Array], batch: BatchArrays) -> Array:
-        return super().finish([self.output_streams.read(carried)], batch)
 
     @classmethod
     def read_options(cls, file: GGUFFile) -> HyV4Options:
         options = super().read_options(file)
-        streams = required(file, "hyper_connection.count")
-        if streams > _MAX_STREAMS:
-            raise invalid(file, "hyper_connection.count", f"is {streams}, more than {_MAX_STREAMS}")
-        eps = positive(file, "hyper_connection.epsilon", 1e-6)
-        magnitude = positive(file, "hyper_connection.magnitude", 2.0)
+        streams = read_streams(file)
+        streams["stream_magnitude"] = positive(file, "hyper_connection.magnitude", 2.0)
         expert_limits = limits(file, "swiglu_clamp_exp", options.block_count)
 
         def change(index: int, layer: LayerOptions) -> LayerOptions:
-            return HyV4LayerOptions(
-                **vars(layer), streams=streams, stream_eps=eps, stream_magnitude=magnitude,
-                expert_limit=expert_limits[index],
-            )  # fmt: skip
+            return HyV4LayerOptions(**vars(layer), **streams, expert_limit=expert_limits[index])
 
-        return HyV4Options(
-            **vars(options.each(change)), streams=streams, stream_eps=eps, stream_magnitude=magnitude
-        )
+        return HyV4Options(**vars(options.each(change)), **streams)
 
     @classmethod
     def choosing_layers(cls, file: GGUFFile, layers: int) -> tuple[bool, ...]:
