@@ -22,7 +22,7 @@ void pool_columns(const GroupCall& call, int row, int begin, int columns) {
     const auto values = [&](int i) { return call.stored + int64_t(seen[i]) * 2 * call.width + first(i); };
     const auto added = [&](int i) { return call.bias + int64_t(i % call.rate) * call.width + first(i); };
 
-    float most[piece], totals[piece];
+    float most[piece] = {}, totals[piece] = {};
     for (int i = 0; i < count; i++) {
         const float *gates = values(i) + call.width, *more = added(i);
         for (int c = 0; c < columns; c++) {
@@ -30,7 +30,6 @@ void pool_columns(const GroupCall& call, int row, int begin, int columns) {
             most[c] = i == 0 || gate > most[c] ? gate : most[c];
         }
     }
-    std::fill_n(totals, columns, 0.0f);
     std::fill_n(sums, columns, 0.0f);
     for (int i = 0; i < count; i++) {
         const float *numbers = values(i), *gates = numbers + call.width, *more = added(i);

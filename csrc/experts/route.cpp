@@ -93,17 +93,17 @@ void choose_row(const Routing& routing, const float* logits, const float* scores
            chosen);
 }
 
-// Routes `count` rows of logits, for each of which `choose(row, scores, chosen)` chooses experts.
+// Routes `count` rows of logits, for each of which `pick(row, scores, chosen)` chooses experts.
 template <class Choose>
 void route_rows(const Routing& routing, const float* logits, int64_t count, int32_t* chosen, float* shares,
-                Choose choose) {
+                Choose pick) {
     parallel_ranges(count, 16, [&](int64_t begin, int64_t end, int) {
         thread_local std::vector<float> scores;
         scores.resize(static_cast<size_t>(routing.count));
         for (int64_t t = begin; t < end; t++) {
             int32_t* of_row = chosen + t * routing.per_token;
             score_row(routing, logits + t * routing.count, scores.data());
-            choose(t, scores.data(), of_row);
+            pick(t, scores.data(), of_row);
             share_row(routing, scores.data(), of_row, shares + t * routing.per_token);
         }
     });
