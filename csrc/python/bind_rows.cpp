@@ -573,6 +573,9 @@ void register_rows(nb::module_& m) {
         "cap * tanh(x / cap).");
     m.def(
         "add", [](Argument a, Argument b) { return bind_pairs<add>("add", "a", "b", a, b); }, "a"_a, "b"_a, "a + b.");
+    m.def(
+        "offset", [](Argument a, float number) { return bind_each<offset>("offset", a, number); }, "a"_a, "number"_a,
+        "a + number.");
     m.def("multiply", &bind_multiply, "a"_a, "b"_a, "a * b, which has the shape of a or of its rows.");
     m.def(
         "scale", [](Argument a, float factor) { return bind_each<scale>("scale", a, factor); }, "a"_a, "factor"_a,

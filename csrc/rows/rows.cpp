@@ -188,6 +188,12 @@ void add(const float* a, const float* b, int64_t count, float* y) {
     });
 }
 
+void offset(const float* a, float number, int64_t count, float* y) {
+    parallel_ranges(count, floats_per_task, [&](int64_t begin, int64_t end, int) {
+        for (int64_t i = begin; i < end; i++) y[i] = a[i] + number;
+    });
+}
+
 void multiply(const float* a, const float* b, int64_t count, float* y) {
     parallel_ranges(count, floats_per_task, [&](int64_t begin, int64_t end, int) {
         for (int64_t i = begin; i < end; i++) y[i] = a[i] * b[i];

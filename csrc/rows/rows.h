@@ -65,8 +65,9 @@ void softcap(const float* x, float cap, int64_t count, float* y);
 // Multiplies each row in place by 1 + scale * ln(1 + floor((position + first) / floor_scale)).
 void temper(float* x, const int32_t* positions, double scale, double floor_scale, int64_t first, int64_t rows,
             int64_t width);
-// y = a + b, a * b and a * factor, bit for bit like numpy.
+// y = a + b, a + number, a * b and a * factor, bit for bit like numpy.
 void add(const float* a, const float* b, int64_t count, float* y);
+void offset(const float* a, float number, int64_t count, float* y);
 void multiply(const float* a, const float* b, int64_t count, float* y);
 void scale(const float* a, float factor, int64_t count, float* y);
 // y = a * b, where b [width] is the same for each row of a [rows, width].

@@ -307,6 +307,9 @@ def softcap(x: Array, cap: float) -> NDArray[Any]:
 def add(a: Array, b: Array) -> NDArray[Any]:
     """a + b."""
 
+def offset(a: Array, number: float) -> NDArray[Any]:
+    """a + number."""
+
 def multiply(a: Array, b: Array) -> NDArray[Any]:
     """a * b."""
 

@@ -184,6 +184,7 @@ CASES: dict[str, Callable[[Inputs], Tensor]] = {
     "above": lambda i: ops.above(i.x, 0.5),
     "match_rms": lambda i: ops.match_rms(i.x, i.x + i.x, 1e-5),
     "mix": lambda i: ops.mix([i.x, i.x + i.x], i.x)[1],
+    "offset": lambda i: 0.1 + (i.x + 0.3),
     "multiply": lambda i: i.x * i.x * i.norm,
     "pool_groups": pool_groups,
     "reglu": lambda i: ops.reglu(i.x, i.x),

@@ -55,7 +55,7 @@ _NUMBERS = (int, float)
 class Traced(np.ndarray[Any, np.dtype[Any]]):
     """A plain array whose uses a recording can see.
 
-    Sums and products of float32 arrays of equal shape, and products with a number or with a vector for every
+    Sums and products of float32 arrays of equal shape or with a number, and products with a vector for every
     row, are done by kernels that give the same bits as numpy. Views pass. Anything else is an obstacle.
     """
 
@@ -163,19 +163,21 @@ def _combined(ufunc: np.ufunc, *inputs: Any) -> NDArray[Any] | None:
     if len(inputs) != 2:
         return None
     first, second = inputs
-    if ufunc is np.multiply and type(first) in _NUMBERS:
+    if ufunc not in (np.add, np.multiply):
+        return None
+    if type(first) in _NUMBERS:
         first, second = second, first
     if not _is_plain_float32(first):
         return None
-    if ufunc is np.multiply and type(second) in _NUMBERS:
-        return _native.scale(first, second)
+    if type(second) in _NUMBERS:
+        return (_native.offset if ufunc is np.add else _native.scale)(first, second)
     if not _is_plain_float32(second):
         return None
     if ufunc is np.multiply and second.shape in (first.shape, first.shape[-1:]):
         return _native.multiply(first, second)
     if second.shape != first.shape:
         return None
-    return _native.add(first, second) if ufunc is np.add else None
+    return _native.add(first, second)
 
 
 def _is_plain_float32(value: Any) -> bool:
