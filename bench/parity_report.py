@@ -34,6 +34,7 @@ FAMILIES = {
     "deepseek2": "DeepSeek V2, V2-Lite, V3, R1; Kimi K2",
     "deepseek2-ocr": "DeepSeek-OCR and DeepSeek-OCR 2 beside their mmproj files",
     "deepseek32": "DeepSeek V3.2",
+    "deepseek4": "DeepSeek V4",
     "deepseekocr": "DeepSeek-OCR in one file",
     "dots1": "dots.llm1",
     "eagle3": "EAGLE-3 heads",

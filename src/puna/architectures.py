@@ -129,6 +129,9 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         add_bos=True,
         templates=(DefaultTemplate("deepseek3.1"),),
     ),
+    "deepseek4": Architecture(
+        model="deepseek4:DeepSeek4", converters=("compressed",), pre="deepseek-v3", add_bos=True
+    ),
     "deepseekocr": Architecture(
         model="deepseekocr:DeepSeekOcr",
         tower="deepseek_ocr:DeepSeekOcrVision",

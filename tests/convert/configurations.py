@@ -45,6 +45,7 @@ _ACTIVATIONS: Final = ("silu", "gelu", "gelu_pytorch_tanh", "relu", "gelu_new")
 _EPSILONS: Final = (0.1, 1e-6, ABSENT)
 _YES_NO: Final = (True, False, ABSENT)
 _FULL, _WINDOW, _BLOCKS = "full_attention", "sliding_attention", "minimax_m3_sparse"
+_SPARSE, _HEAVY = "compressed_sparse_attention", "heavily_compressed_attention"
 _FACTORS: Final = (0.5, 1.0, 3.0, ABSENT)
 
 
@@ -559,6 +560,30 @@ FAMILIES: Final[dict[str, Family]] = {
         {**_OWN_HEADS, **_INDEXER},
         {**_LATENT, **_INDEXER_VALUES,
          "indexer_types": (["full", "shared", "full"], ["full", "shared", "shared"], None, ABSENT)},
+    ),
+    "DeepseekV4ForCausalLM": Family(
+        {
+            "num_key_value_heads": 1, "layer_types": [_SPARSE, _HEAVY, _WINDOW],
+            "compress_rates": {_SPARSE: 4, _HEAVY: 7}, "mlp_layer_types": ["moe"] * LAYERS, "hc_mult": 3,
+            "hc_sinkhorn_iters": 3, "hc_eps": 0.05, "o_groups": 2, "o_lora_rank": 8, "index_topk": 5,
+            "index_n_heads": 17, "index_head_dim": 24, "swiglu_limit": 0.5, "partial_rotary_factor": 0.5,
+            "rope_parameters": ABSENT,
+        },
+        {
+            "layer_types": (
+                [_HEAVY] * 3, [_SPARSE] * 3, [_WINDOW] * 3, [_HEAVY, _SPARSE, _SPARSE], [_FULL] * 3, ABSENT,
+            ),
+            "compress_rates": (
+                {_SPARSE: 4}, {_HEAVY: 3}, {_SPARSE: 3}, {_HEAVY: 4}, {_SPARSE: 4, _HEAVY: 1}, ABSENT,
+            ),
+            "mlp_layer_types": (["hash_moe", "moe", "moe"], ["moe", "hash_moe", "moe"], ABSENT),
+            "hc_mult": (1, 2), "hc_sinkhorn_iters": (1, 20), "hc_eps": (1e-6, ABSENT), "o_groups": (1, 4),
+            "o_lora_rank": (16,), "index_topk": (1, 64), "index_n_heads": (19,), "index_head_dim": (16,),
+            "swiglu_limit": (0.1, 1e6, ABSENT), "compress_rope_theta": (50.0, ABSENT),
+            "sliding_window": (1, 12), "num_key_value_heads": (2,), "num_attention_heads": (2, 8),
+            "head_dim": (32, 24), "q_lora_rank": (24,), "hidden_act": ("silu", "gelu"),
+        },
+        rotated=8,
     ),
     "Glm4MoeLiteForCausalLM": Family({**_OWN_HEADS, "first_k_dense_replace": 1}, _LATENT),
     "Mistral4ForCausalLM": Family({**_OWN_HEADS, "rope_parameters": MISTRAL_YARN}, _LATENT),

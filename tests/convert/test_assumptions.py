@@ -132,6 +132,34 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "hy_v4, gates": (MODELS["hy_v4"], {"gating_type": "headwise"}, "can only have 'elementwise'"),
     "hy_v4, sinks": (MODELS["hy_v4"], {"learnable_sink": False}, "is False, but .* can only have True"),
     "hy_v4, streams": (MODELS["hy_v4"], {"enable_ihc": False}, "is False, but .* can only have True"),
+    "deepseek4, groups": (
+        MODELS["deepseek4"], {"compress_rates": {"compressed_sparse_attention": 3}},
+        "can only have groups of 4 in layers of kind compressed_sparse_attention",
+    ),
+    "deepseek4, heavy groups": (
+        MODELS["deepseek4"], {"compress_rates": {"heavily_compressed_attention": 4}},
+        "and of other sizes in those of kind heavily_compressed_attention",
+    ),
+    "deepseek4, kinds": (
+        MODELS["deepseek4"], {"layer_types": ["full_attention"] * 4}, "4 layers of kinds .*full_attention"
+    ),
+    "deepseek4, tables": (
+        MODELS["deepseek4"], {"mlp_layer_types": ["moe", "hash_moe", "moe", "moe"]},
+        "only the first layers can be of kind 'hash_moe'",
+    ),
+    "deepseek4, shared experts": (MODELS["deepseek4"], {"n_shared_experts": 2}, "is 2, but .* only have 1"),
+    "deepseek4, magnitude": (
+        MODELS["deepseek4"],
+        {"rope_parameters": {"main": {"rope_type": "default", "rope_theta": 1e4},
+                             "compress": {**YARN, "rope_theta": 5e3, "attention_factor": 1.5}}},
+        "attention_factor' is 1.5, but .* only have 1.0",
+    ),
+    "deepseek4, scaled windows": (
+        MODELS["deepseek4"],
+        {"rope_parameters": {"main": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0},
+                             "compress": {"rope_type": "default", "rope_theta": 5e3}}},
+        "'rope_parameters.main.rope_type' is 'linear', but .* only have 'default'",
+    ),
     "gpt-oss, blend": (
         MODELS["gpt-oss"], {"rope_parameters": YARN}, "YaRN without 'truncate': .* can only have False"
     ),

@@ -13,9 +13,11 @@ from safetensors.torch import load_file, save_file
 
 from puna.convert import convert
 from puna.convert.checkpoint import decoded
+from puna.errors import ConversionError
 from puna.gguf import FileType, GGMLType, open_gguf
 from tests.convert.checkpoints import saved
 from tests.model.models.parity import original
+from tests.tiny.compressed import DEEPSEEK_V4_BLOCKS, save_published
 from tests.tiny.decoders import GPT_OSS
 from tests.tiny.llama import TinyLlama
 
@@ -104,3 +106,40 @@ def test_mxfp4_experts_are_repacked_without_loss(tmp_path: Path) -> None:
         ):  # fmt: skip
             assert file.tensor(f"blk.1.ffn_{name}_exps.weight").type is GGMLType.MXFP4
             np.testing.assert_array_equal(file.array(f"blk.1.ffn_{name}_exps.weight"), expected)
+
+
+def test_mxfp4_experts_beside_8_bit_floats_are_those_of_deepseek_v4(tmp_path: Path) -> None:
+    """Published names and settings, with heads that are not loaded, and scales of both types."""
+    exact = save_published(tmp_path / "checkpoint", original(DEEPSEEK_V4_BLOCKS))
+    convert(tmp_path / "checkpoint", tmp_path / "m.gguf", FileType.BF16)
+    with open_gguf(tmp_path / "m.gguf") as file:
+        for theirs, ours in (("w1", "gate"), ("w3", "up"), ("w2", "down")):
+            stacked = np.stack([exact[f"layers.2.ffn.experts.{i}.{theirs}.weight"] for i in range(7)])
+            assert file.tensor(f"blk.2.ffn_{ours}_exps.weight").type is GGMLType.MXFP4
+            np.testing.assert_array_equal(file.array(f"blk.2.ffn_{ours}_exps.weight"), stacked)
+        for theirs, ours in (("attn.wq_b", "attn_q_b"), ("ffn.shared_experts.w2", "ffn_down_shexp")):
+            expected = exact[f"layers.1.{theirs}.weight"]
+            assert file.tensor(f"blk.1.{ours}.weight").type is GGMLType.Q8_0
+            assert (
+                np.abs(file.array(f"blk.1.{ours}.weight") - expected).max() < 0.005 * np.abs(expected).max()
+            )
+        assert file.tensor("blk.1.ffn_gate_tid2eid.weight").type is GGMLType.I32
+        assert file.tensor("blk.2.indexer_compressor_ape.weight").type is GGMLType.F32
+        assert "blk.1.exp_probs_b.bias" not in file.tensors
+        assert list(file.get("attention.compress_ratios")) == [0, 128, 4, 4]
+        assert file.get("hash_layer_count") == 2
+        assert file.get("block_count") == 4
+        assert file.get("rope.dimension_count") == 8
+        assert file.get("rope.scaling.factor") == 4.0
+
+
+@pytest.mark.parametrize("part", ["weight", "scale"])
+def test_mxfp4_pairs_that_do_not_fit_their_scales_are_refused(part: str, tmp_path: Path) -> None:
+    save_published(tmp_path / "checkpoint", original(DEEPSEEK_V4_BLOCKS))
+    path = tmp_path / "checkpoint" / "model.safetensors"
+    tensors = load_file(path)
+    name = f"layers.2.ffn.experts.3.w1.{part}"
+    tensors[name] = tensors[name].view(torch.uint8)[:, :1].contiguous()
+    save_file(tensors, path)
+    with pytest.raises(ConversionError, match=r"experts.3.w1.weight'.* do not fit scales of shape"):
+        convert(tmp_path / "checkpoint", tmp_path / "m.gguf")

@@ -17,6 +17,7 @@ from puna.kvcache.types import KVTypes
 from puna.model.load import LoadedModel, load_model
 from puna.ops import default_backend
 from tests.processors import NOT_BUILT
+from tests.tiny.compressed import DEEPSEEK_V4
 from tests.tiny.decoders import TinyDecoder, tiny_decoder_gguf
 from tests.tiny.gemma3 import TinyGemma3, tiny_gemma3_gguf
 from tests.tiny.gemmas import TinyGemma3n, TinyGemma4
@@ -110,8 +111,8 @@ def test_replays_choose_experts_by_the_layers_input(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "tiny",
-    [DEEPSEEK_V3, DEEPSEEK_V2, MISTRAL4, GLM_DSA, MINIMAX_M3, HY4],
-    ids=["V3", "V2", "mistral4", "glm-dsa", "minimax-m3", "hy_v4"],
+    [DEEPSEEK_V3, DEEPSEEK_V2, MISTRAL4, GLM_DSA, MINIMAX_M3, HY4, DEEPSEEK_V4],
+    ids=["V3", "V2", "mistral4", "glm-dsa", "minimax-m3", "hy_v4", "V4"],
 )
 def test_latents_expert_groups_and_query_temperatures_are_replayed(tmp_path: Path, tiny: TinyDecoder) -> None:
     pair = Pair(load_model(tiny_decoder_gguf(tmp_path / "tiny.gguf", tiny)))

@@ -114,6 +114,24 @@ OWN: dict[str, dict[str, Any]] = {
     "deepseek2": {**_LATENTS, "expert_group_count": 2, "expert_group_used_count": 1},
     "deepseek2-ocr": _OCR,
     "deepseek32": _INDEXED,
+    "deepseek4": {
+        **_EXPERTS,
+        **_WINDOW,
+        **_YARN,
+        "attention.head_count_kv": 1,
+        "attention.q_lora_rank": 32,
+        "attention.output_group_count": 2,
+        "attention.output_lora_rank": 8,
+        "attention.compress_ratios": [6, 4],
+        "attention.indexer.head_count": 2,
+        "attention.indexer.key_length": 16,
+        "attention.indexer.top_k": 4,
+        "hyper_connection.count": 3,
+        "hyper_connection.sinkhorn_iterations": 2,
+        "hash_layer_count": 1,
+        "swiglu_clamp_exp": [0.5, 0.5],
+        "expert_gating_func": 4,
+    },
     "deepseekocr": _OCR,
     "dots1": {**_EXPERTS, "leading_dense_block_count": 1, "expert_gating_func": 2},
     "ernie4_5": {},
@@ -364,6 +382,9 @@ def invented(architecture: str, kind: GGMLType = GGMLType.F32, tokenizer: str = 
         model.tensors["position_embd.weight"] = numbers.matrix((CONTEXT, HIDDEN))
     if architecture == "gemma-embedding":
         model.tensors["dense_2.weight"] = numbers.matrix((96, HIDDEN))
+    if architecture == "deepseek4":
+        table = np.arange(2 * rows, dtype=np.int32) % own["expert_count"]
+        model.tensors["blk.0.ffn_gate_tid2eid.weight"] = Tensor((rows, 2), GGMLType.I32, table.tobytes())
     if architecture == "gemma3n":
         model.tensors["blk.0.laurel_l.weight"] = numbers.matrix((8, HIDDEN))
     if "bert" in architecture:

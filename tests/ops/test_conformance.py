@@ -208,7 +208,9 @@ def test_balance_matches_its_definition(ops: TorchOps, rows: int, count: int, ro
     found = ops.balance(logits, eps, rounds)
     close(found, exact.reshape(logits.shape), 6e-7)
     for t in range(0, rows, 99):
-        assert torch.equal(ops.balance(logits[t : t + 1], eps, rounds)[0], found[t]) or ops.name == "reference"
+        assert (
+            torch.equal(ops.balance(logits[t : t + 1], eps, rounds)[0], found[t]) or ops.name == "reference"
+        )
 
 
 def test_balance_makes_rows_and_columns_sum_to_one(ops: TorchOps) -> None:

@@ -162,6 +162,10 @@ def test_lists_that_do_not_fit_are_refused(kernels: TorchOps) -> None:
     for most in (-1, 2**31 - 1, 2**40):
         with pytest.raises(ValueError, match="join_lists"):
             kernels.join_lists(lists, lists, most)
-    for other in ((cells, starts[:1], counts), (cells, starts, counts.long()), (cells[:, None], starts, counts)):
+    for other in (
+        (cells, starts[:1], counts),
+        (cells, starts, counts.long()),
+        (cells[:, None], starts, counts),
+    ):
         with pytest.raises(ValueError, match="join_lists"):
             kernels.join_lists(lists, other, 20)

@@ -166,7 +166,11 @@ def test_a_table_may_choose_the_experts(ops: TorchOps, settings: dict[str, Any])
 
 
 def test_tables_that_do_not_fit_are_refused(kernels: TorchOps) -> None:
-    logits, table, tokens = torch.randn(2, 4), torch.tensor([[0, 1], [3, 2]]).int(), torch.tensor([1, 0]).int()
+    logits, table, tokens = (
+        torch.randn(2, 4),
+        torch.tensor([[0, 1], [3, 2]]).int(),
+        torch.tensor([1, 0]).int(),
+    )
     for change in (table + 1, table - 1):
         with pytest.raises(IndexError, match="no expert"):
             kernels.route_by_table(logits, Routing(2), change, tokens)

@@ -66,7 +66,7 @@ def scaled_in_blocks(values: Values, scales: Values, block: tuple[int, int]) -> 
     """Multiply `values` [rows, columns] by the scale of each block, of each row, or of the whole tensor."""
     if scales.size == 1:
         return values * scales.reshape(())
-    if scales.ndim < 2 or (scales.ndim == 2 and scales.shape[1] == 1):
+    if scales.ndim < 2 or scales.shape == (len(values), 1):
         return values * scales.reshape(-1, *[1] * (values.ndim - 1))
     rows, columns = block
     each = np.repeat(np.repeat(scales, rows, axis=-2), columns, axis=-1)
@@ -239,6 +239,11 @@ _MAX_README_BYTES: Final = 1 << 20  # bytes
 _MAX_FILES: Final = 2000
 _SCALES: Final = ("_scale_inv", "_scale")
 _CODES, _EXPONENTS = "_blocks", "_scales"  # suffixes of an MXFP4 tensor's parts
+_WEIGHT, _WEIGHT_SCALE = (
+    ".weight",
+    ".scale",
+)  # those of the parts of any tensor of small numbers (DeepSeek V4)
+_PAIRS: Final = ("I8", "U8")  # types of two 4-bit codes
 _UNUSED: Final = (".input_scale", ".activation_scale", "_activation_scale", ".k_scale", ".v_scale")
 _BLOCK: Final = (128, 128)
 
@@ -345,10 +350,10 @@ class Checkpoint(PublishedFolder):
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of the array that `values` returns."""
-        shape = self.tensors[name].shape
         if not self.is_mxfp4(name):
-            return shape
-        return *shape[:-2], shape[-2] * GGMLType.MXFP4.type_size
+            return self.tensors[name].shape
+        groups = self._scales[name].shape
+        return *groups[:-1], groups[-1] * GGMLType.MXFP4.type_size
 
     def values(self, name: str) -> Values:
         """Return a tensor's numbers as float32 in its shape, with its scales applied.
@@ -358,7 +363,7 @@ class Checkpoint(PublishedFolder):
         stored = self.tensors[name]
         if self.is_mxfp4(name):
             exponents = self._scales[name]
-            codes = np.frombuffer(stored.read(), np.uint8).reshape(stored.shape)
+            codes = np.frombuffer(stored.read(), np.uint8).reshape(*exponents.shape, 16)
             return mxfp4_blocks(codes, np.frombuffer(exponents.read(), np.uint8).reshape(exponents.shape))
         found = decoded(stored.read(), stored.dtype).reshape(stored.shape)
         if (scale := self._scales.get(name)) is None:
@@ -368,7 +373,7 @@ class Checkpoint(PublishedFolder):
 
     def is_mxfp4(self, name: str) -> bool:
         """Whether the tensor consists of 4-bit codes, 32 of which share a power of two."""
-        return name.endswith(_CODES) and name in self._scales
+        return name in self._scales and (name.endswith(_CODES) or self.tensors[name].dtype in _PAIRS)
 
     def is_eight_bits(self, name: str) -> bool:
         """Whether the tensor is stored as 8-bit floats."""
@@ -438,6 +443,13 @@ class Checkpoint(PublishedFolder):
             if name.endswith(_CODES) and (scales := name.removesuffix(_CODES) + _EXPONENTS) in self.tensors:
                 self._scales[name] = self.tensors.pop(scales)
                 _check_mxfp4(self.tensors[name], self._scales[name])
+            of = name.removesuffix(_WEIGHT_SCALE) + _WEIGHT
+            if name.endswith(_WEIGHT_SCALE) and of in self.tensors:
+                if (kind := self.tensors[of].dtype) in (*EIGHT_BITS, *_PAIRS):
+                    self._scales[of] = self.tensors.pop(name)
+                if kind in _PAIRS:
+                    _check_mxfp4_pairs(self.tensors[of], self._scales[of])
+                continue
             for ending in _SCALES:
                 of = name.removesuffix(ending)
                 if name in self.tensors and of != name and of in self.tensors:
@@ -455,6 +467,15 @@ class Checkpoint(PublishedFolder):
 
 def _check_mxfp4(codes: StoredTensor, scales: StoredTensor) -> None:
     if {codes.dtype, scales.dtype} != {"U8"} or codes.shape != (*scales.shape, 16):
+        raise ConversionError(
+            f"tensor {shown(codes.name)}: codes of shape {list(codes.shape)} do not fit scales of "
+            f"shape {list(scales.shape)}"
+        )
+
+
+def _check_mxfp4_pairs(codes: StoredTensor, scales: StoredTensor) -> None:
+    groups = (*codes.shape[:-1], codes.shape[-1] // 16) if codes.shape else ()
+    if scales.dtype not in ("U8", "F8_E8M0") or scales.shape != groups or codes.shape[-1] % 16:
         raise ConversionError(
             f"tensor {shown(codes.name)}: codes of shape {list(codes.shape)} do not fit scales of "
             f"shape {list(scales.shape)}"

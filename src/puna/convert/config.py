@@ -234,7 +234,7 @@ class Config:
 
     @property
     def rope(self) -> Mapping[str, Any]:
-        """The rotation of full-attention layers: `rope_type`, `rope_theta`, factors."""
+        """The rotation of layers that see all positions: `rope_type`, `rope_theta`, factors."""
         return _Rotation(self._rotations(), self._note)
 
     @property
@@ -254,8 +254,9 @@ class Config:
         given = self.raw.get(place) or {}
         if not isinstance(given, dict):
             raise ConversionError(f"config.json: '{place}' is {shown(given)}")
-        if isinstance(given.get("full_attention"), dict):
-            place, given = f"{place}.full_attention", given["full_attention"]
+        for kind in ("full_attention", "compress"):
+            if isinstance(given.get(kind), dict):
+                place, given = f"{place}.{kind}", given[kind]
         found = {key: (value, [f"{place}.{key}"]) for key, value in given.items() if value is not None}
         if "type" in found:
             found.setdefault("rope_type", found["type"])

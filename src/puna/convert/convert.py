@@ -322,6 +322,8 @@ def _encoded(
 def _bytes(target: Target, rows: NDArray[Any]) -> NDArray[np.uint8]:
     if target.type is GGMLType.MXFP4:  # only if published as MXFP4
         return rows.reshape(-1)
+    if target.type is GGMLType.I32:
+        return rows.astype("<i4").view(np.uint8).reshape(-1)
     if target.type is GGMLType.I64:
         return rows.astype("<i8").view(np.uint8).reshape(-1)
     try:

@@ -117,7 +117,7 @@ def _pooling(path: str, settings: dict[str, Any]) -> int:
     return found
 
 
-_GATING: Final = {"softmax": 1, "sigmoid": 2}
+_GATING: Final = {"softmax": 1, "sigmoid": 2, "sqrtsoftplus": 4}
 
 _USUAL: Final[dict[str, Key]] = {
     "block_count": lambda config: config.layers + config.heads_ahead,
@@ -191,7 +191,7 @@ _LISTS: Final = (
     "sections", "pattern", "head_count_kv", "feed_forward_length", "head_count", "multiplier",
     "sparsity_scale", "image_mean", "image_std", "deepstack_layers", "pinpoints", "layer_indexes",
     "attention_layers", "layers_indices", "recurrent_layers", "feature_layer",
-    "swiglu_clamp_exp", "swiglu_clamp_shexp",
+    "swiglu_clamp_exp", "swiglu_clamp_shexp", "compress_ratios",
     "indexer.types", "alignment_heads", "target_layers",
     "xielu.alpha_p", "xielu.alpha_n", "xielu.beta", "xielu.eps",
 )  # fmt: skip

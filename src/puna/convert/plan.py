@@ -124,10 +124,10 @@ _EXACT: Final = (
     "ssm_conv1d.weight", "shortconv.conv.weight", "time_mix_lerp_fused.weight", "_norm.weight",
     "conv_stem.conv.weight", "pos_embd.weight", "pos_h.weight", "pos_w.weight", "neck.0.weight",
     "neck.2.weight", "net_2.weight", "net_3.weight", "conv_dw.weight", "hc_attn_fn.weight",
-    "hc_ffn_fn.weight", "output_hc_fn.weight",
+    "hc_ffn_fn.weight", "output_hc_fn.weight", "compressor_ape.weight",
 )  # fmt: skip
-#: Numbers of tokens.
-_INTEGERS: Final = ("d2t",)
+#: Numbers of tokens, and of experts.
+_INTEGERS: Final = {"d2t": GGMLType.I64, "ffn_gate_tid2eid.weight": GGMLType.I32}
 #: Convolution kernels over pixels, whatever their shape.
 _KERNELS: Final = ("v.patch_embd.weight", "mm.patch_merger.weight")
 
@@ -385,8 +385,9 @@ def _set_shape_and_type(target: Target, checkpoint: Checkpoint, config: Config, 
 
 
 def _type(name: str, shape: Sequence[int], mostly: GGMLType) -> GGMLType:
-    if name in _INTEGERS:
-        return GGMLType.I64
+    for end, integers in _INTEGERS.items():
+        if name.endswith(end):
+            return integers
     if len(shape) < 2 or name.endswith(_EXACT) or not name.endswith(".weight"):
         return GGMLType.F32
     if name.startswith(_KERNELS) or (len(shape) == 4 and shape[-1] > 1):  # readers support no other types

@@ -8,6 +8,7 @@ from typing import Any
 
 from puna.kvcache.cache import Cache, Shift
 from puna.kvcache.causal import CausalCache
+from puna.kvcache.compressed import CompressedCache
 from puna.kvcache.encoder import EncoderCache
 from puna.kvcache.recurrent import RecurrentCache
 from puna.kvcache.storage import KVShape
@@ -66,6 +67,24 @@ class ChunkedKeys:
 
     def build(self, ops: Backend, shapes: Mapping[int, KVShape], sizes: CacheSizes) -> Cache:
         return ChunkedCache(ops, shapes, chunk=self.size, **sizes.of_cells)
+
+
+@dataclass(frozen=True)
+class WindowAndEntries:
+    """Keys of the last `window` positions, and an entry for each group of `rate` positions.
+
+    If groups are `overlapping`, an entry is made of two groups.
+    """
+
+    window: int
+    rate: int
+    overlapping: bool
+
+    def build(self, ops: Backend, shapes: Mapping[int, KVShape], sizes: CacheSizes) -> Cache:
+        return CompressedCache(
+            ops, shapes, window=self.window, rate=self.rate, overlapping=self.overlapping,
+            sequences=sizes.sequences, context=sizes.context, capacity=sizes.capacity, types=sizes.types,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -135,7 +154,7 @@ class Nothing:
     """No memory: the layer does not mix tokens."""
 
 
-Attended = Everything | Window | ChunkedKeys | ImageKeys | SourceKeys | WholeText
+Attended = Everything | Window | ChunkedKeys | WindowAndEntries | ImageKeys | SourceKeys | WholeText
 
 
 @dataclass(frozen=True)

@@ -40,8 +40,10 @@ if TYPE_CHECKING:
 
 Options = TypeVar("Options", bound="TextOptions")
 
+#: `expert_gating_func` of roots of softplus.
+_SQRT_SOFTPLUS = 4
 #: Whether scores are sigmoids, by `expert_gating_func`; 3 is a softmax over the chosen experts only.
-_SIGMOID = {1: False, 2: True, 3: False}
+_SIGMOID = {1: False, 2: True, 3: False, _SQRT_SOFTPLUS: False}
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,7 @@ def read_experts(
             routing,
             used=used,
             sigmoid=_SIGMOID.get(gating, routing.sigmoid),
+            sqrt_softplus=gating == _SQRT_SOFTPLUS if gating else routing.sqrt_softplus,
             normalize=normalize or gating == 3,
             scale=positive(file, "expert_weights_scale", routing.scale),
             groups=groups,

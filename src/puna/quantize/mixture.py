@@ -69,7 +69,7 @@ def file_type_of(text: str) -> FileType:
 _KEPT: Final = (
     "_norm.weight", "ffn_gate_inp.weight", "altup", "laurel", "per_layer_model_proj", "ssm_conv1d",
     "shortconv.conv.weight", "attn_rel_b.weight", ".position_embd", ".rel_pos", ".patch_embd",
-    ".patch_merger", "hc_",
+    ".patch_merger", "hc_", "ffn_gate_tid2eid.weight", "compressor_ape.weight",
 )  # fmt: skip
 _KEPT_NAMES: Final = ("position_embd.weight", "token_types.weight")
 _KEPT_BEGINNINGS: Final = ("v.", "a.", "mm.")

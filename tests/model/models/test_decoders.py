@@ -24,6 +24,7 @@ from tests.model.models.parity import (
     random_tokens,
     reference_log_probabilities,
 )
+from tests.tiny.compressed import DEEPSEEK_V4, DEEPSEEK_V4_PLAIN
 from tests.tiny.converted import Contents
 from tests.tiny.decoders import (
     GEMMA2,
@@ -507,6 +508,8 @@ MODELS = {
             "rope_parameters": {"rope_theta": 1e4, **YARN},
         },
     ),
+    "deepseek4": DEEPSEEK_V4,
+    "deepseek4 one stream, odd heads, sigmoids, tied": DEEPSEEK_V4_PLAIN,
     "mistral4": MISTRAL4,
     "mimo2": MIMO2,
     "mimo2 fused": dataclasses.replace(MIMO2, fused=True, seed=63),

@@ -18,4 +18,4 @@ def test_complete_groups_are_pooled(device: torch.device, rate: int, dim: int, o
     groups.counts, groups.starts = (each[-12:].contiguous() for each in (groups.counts, groups.starts))
     found = groups.pool(gpu)  # type: ignore[arg-type]
     assert torch.allclose(found.double(), groups.exact(), rtol=0, atol=3e-6)
-    assert torch.equal(groups.pool(gpu, slice(4, 5))[0], found[4])  # type: ignore[arg-type]
+    assert torch.equal(groups.pool(gpu, slice(1, 2))[0], found[1])  # type: ignore[arg-type]

@@ -56,6 +56,7 @@ DECODERS: dict[str, Any] = {
 }
 #: Lineages of `puna.convert.families`, by the first word of a model's name; all others are small ones.
 LINEAGES = {
+    "compressed": {"deepseek4"},
     "convolutional": {"lfm2", "lfm2moe"},
     "delta": {"qwen35", "qwen35moe", "qwen3next", "kimi-linear", "bailingmoe3"},
     "gemma": {"gemma", "gemma2", "gemma3n", "gemma4"},

@@ -579,7 +579,6 @@ class TorchBackend(Backend):
         begins = (torch.tensor(places, dtype=torch.int32, device=q.device) + each * rows) * width
         return lists.view(-1), begins, lengths
 
-
     def pool_groups(
         self,
         rows: DeviceStorage,
@@ -621,7 +620,11 @@ class TorchBackend(Backend):
         others = more[(begins[:, None] + place - counts[:, None]).clamp(0, len(more) - 1)]
         lists = starts.new_zeros(rows, width)
         lists[:, :most] = torch.where(place < counts[:, None], own, others)
-        return lists.view(-1), torch.arange(rows, dtype=torch.int32, device=starts.device) * width, counts + lengths
+        return (
+            lists.view(-1),
+            torch.arange(rows, dtype=torch.int32, device=starts.device) * width,
+            counts + lengths,
+        )
 
 
 def paired(

@@ -201,7 +201,9 @@ class Reference(Backend):
     @_without_warnings
     def balance(self, logits: Array, eps: float, rounds: int) -> Array:
         count = math.isqrt(logits.shape[1])
-        found = _softmax(logits.reshape(len(logits), count, count).swapaxes(1, 2)) + eps  # [T, source, result]
+        found = (
+            _softmax(logits.reshape(len(logits), count, count).swapaxes(1, 2)) + eps
+        )  # [T, source, result]
         found = found / (found.sum(1, keepdims=True) + eps)
         for _ in range(rounds - 1):
             found = found / (found.sum(2, keepdims=True) + eps)
@@ -437,7 +439,6 @@ class Reference(Backend):
                 lists[h, t, : len(chosen)] = seen[chosen] * heads + h
                 lengths[h, t] = len(chosen)
         return lists.reshape(-1), begins, lengths
-
 
     @_without_warnings
     def pool_groups(
