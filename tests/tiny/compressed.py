@@ -91,6 +91,11 @@ DEEPSEEK_V4_BLOCKS = dataclasses.replace(
         "compress_rates": None, "hc_mult": 4, "o_lora_rank": 32, "index_head_dim": 32,
     },
 )  # fmt: skip
+#: Names that transformers does not save as published.
+_RENAMED = {
+    ".attn.norm.": ".attn.kv_norm.", "embed_tokens.": "embed.", "lm_head.": "head.",
+    "hc_head.hc_": "hc_head_",
+}  # fmt: skip
 #: The values of 4-bit codes.
 _LEVELS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
@@ -105,7 +110,9 @@ def save_published(folder: Path, model: Any) -> dict[str, np.ndarray]:
     levels = np.array([*_LEVELS, *(-level for level in _LEVELS)], np.float32)
     found: dict[str, torch.Tensor] = {"mtp.0.norm.weight": torch.ones(8)}
     for saved_name, values in load_file(path).items():
-        name = saved_name.removeprefix("model.").replace(".attn.norm.", ".attn.kv_norm.")
+        name = saved_name.removeprefix("model.")
+        for one, other in _RENAMED.items():
+            name = name.replace(one, other)
         scale = name.removesuffix(".weight") + ".scale"
         if ".experts." in name:
             rows, columns = values.shape

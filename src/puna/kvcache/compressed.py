@@ -319,7 +319,7 @@ def inputs_of(shape: KVShape, *, overlapping: bool) -> KVShape:
 class CompressedCache(WrapperCache):
     """Windows and entries of layers with these `shapes`, and the inputs of the entries to come.
 
-    A group is of `rate` positions, and if groups are `overlapping`, an entry is made of the group before, too.
+    A group has `rate` positions, and if groups are `overlapping`, an entry is made of the one before, too.
     `keep` is that of `SlidingCache`; other options are those of `CausalCache`.
     """
 

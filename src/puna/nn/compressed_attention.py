@@ -1,7 +1,7 @@
 """Attention to a window and to compressed entries of all positions before, each made of a group of them.
 
-DeepSeek-AI, "DeepSeek V4", 2026, section 2.3. All heads read one key per position, which is also its value. So
-what a head has read is rotated like its keys, and is rotated back by the position of its row.
+DeepSeek-AI, "DeepSeek V4", 2026, section 2.3. All heads read one key per position, which is also its value.
+So what a head has read is rotated like its keys, and is rotated back by the position of its row.
 """
 
 from __future__ import annotations
@@ -115,14 +115,15 @@ class Compressor(Module):
     def inputs(self, hidden: Array) -> Array:
         """Return values and gates of `hidden` [rows, hidden]: [rows, 1, 2 * width]."""
         found = self.ops.join(linear_many(hidden, self.values, self.gates))
-        return found.reshape(len(hidden), 1, -1)
+        inputs: Array = found.reshape(len(hidden), 1, -1)
+        return inputs
 
     def entries(self, inputs: Storage, seen: KVView, places: Array) -> Array:
         """Return each row's entry [rows, 1, dim]: of its group of `inputs`, which begins at its place."""
         pooled = self.ops.pool_groups(
             inputs, seen.cells, seen.starts, seen.counts, self.gate_bias.values, overlapping=self.overlapping
         )
-        entries = self.norm(pooled).reshape(len(pooled), 1, self.dim)
+        entries: Array = self.norm(pooled).reshape(len(pooled), 1, self.dim)
         self.ops.rope_(entries, places, self.rope)
         return entries
 
@@ -164,8 +165,8 @@ class EntryIndexer(Module):
         )
 
 
-class WindowAttention(Module):
-    """Attention to the keys of a window."""
+class SharedKeyAttention(Module):
+    """Attention to the keys of a window, which all heads share."""
 
     options: CompressedAttentionOptions
     sinks: Array = weight("attn_sinks", "heads")
@@ -214,7 +215,7 @@ class WindowAttention(Module):
         return kept.view()
 
 
-class HeavilyCompressedAttention(WindowAttention):
+class HeavilyCompressedAttention(SharedKeyAttention):
     """Attention to a window, and to all entries."""
 
     compressor: Compressor = part()

@@ -165,11 +165,12 @@ class Backend(ABC):
     def route(self, logits: Array, routing: Routing, bias: Array | None = None) -> tuple[Array, Array]:
         """Choose the experts of each token, and their weights.
 
-        The scores are the softmax of `logits` [T, experts], their sigmoids, or `sqrt(ln(1 + e^logit))`. The `routing.used` best experts
-        are those with the largest logits or, given a `bias` [experts], the largest score + bias; the lower
-        number wins a tie. Returns `chosen` int32 and `weights` float32, both [T, used] and best first: a
-        weight is the score, divided by the sum of the chosen ones if `routing.normalize`, times
-        `routing.scale`. (So the softmax over the chosen ones alone is the normalised softmax over all.)
+        The scores are the softmax of `logits` [T, experts], their sigmoids, or `sqrt(ln(1 + e^logit))`. The
+        `routing.used` best experts are those with the largest logits or, given a `bias` [experts], the
+        largest score + bias; the lower number wins a tie. Returns `chosen` int32 and `weights` float32, both
+        [T, used] and best first: a weight is the score, divided by the sum of the chosen ones if
+        `routing.normalize`, times `routing.scale`. (So the softmax over the chosen ones alone is the
+        normalised softmax over all.)
 
         With several `routing.groups`, experts are chosen from the `routing.used_groups` best ones only: those
         whose `routing.best_of_group` best scores, including `bias`, have the largest sum. That number is two

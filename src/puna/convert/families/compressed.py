@@ -5,7 +5,7 @@ Published tensors have other names than transformers' modules, and what transfor
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from puna.convert.config import Config
 from puna.convert.family import Assumption, Family, Key, Place
@@ -22,8 +22,10 @@ _OF_LAYER: Final = {
     "attn_norm": ("attn_norm",), "ffn_norm": ("ffn_norm",), "attn_sinks.weight": ("attn.attn_sink",),
     "attn_q_a": ("self_attn.q_a_proj", "attn.wq_a"), "attn_q_b": ("self_attn.q_b_proj", "attn.wq_b"),
     "attn_q_a_norm": ("self_attn.q_a_norm", "attn.q_norm"),
-    "attn_kv": ("self_attn.kv_proj", "attn.wkv"), "attn_kv_a_norm": ("self_attn.kv_norm", "attn.kv_norm", "attn.norm"),
-    "attn_output_a": ("self_attn.o_a_proj", "attn.wo_a"), "attn_output_b": ("self_attn.o_b_proj", "attn.wo_b"),
+    "attn_kv": ("self_attn.kv_proj", "attn.wkv"),
+    "attn_kv_a_norm": ("self_attn.kv_norm", "attn.kv_norm", "attn.norm"),
+    "attn_output_a": ("self_attn.o_a_proj", "attn.wo_a"),
+    "attn_output_b": ("self_attn.o_b_proj", "attn.wo_b"),
     "indexer.attn_q_b": ("self_attn.compressor.indexer.q_b_proj", "attn.indexer.wq_b"),
     "indexer.proj": ("self_attn.compressor.indexer.scorer.weights_proj", "attn.indexer.weights_proj"),
     **{

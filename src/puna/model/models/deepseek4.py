@@ -24,8 +24,8 @@ from puna.model.options import LayerOptions, TextDefaults, TextOptions
 from puna.model.rope import RopeOptions
 from puna.nn.compressed_attention import (
     HeavilyCompressedAttention,
+    SharedKeyAttention,
     SparselyCompressedAttention,
-    WindowAttention,
 )
 from puna.nn.experts import LimitedExperts, SelectionBias, SharedExpert
 from puna.nn.feed_forward import at_most, clamp
@@ -113,14 +113,17 @@ class DeepSeek4LayerOptions(LayerOptions):
         return KVShape(1, self.head_dim, self.head_dim, values_in_keys=True, indexer_dim=dim)
 
 
-def mixer_kind(options: DeepSeek4LayerOptions) -> type[WindowAttention]:
+def mixer_kind(options: DeepSeek4LayerOptions) -> type[SharedKeyAttention]:
     if options.overlapping:
         return SparselyCompressedAttention
-    return HeavilyCompressedAttention if options.group_size else WindowAttention
+    return HeavilyCompressedAttention if options.group_size else SharedKeyAttention
 
 
 class ExpertTable:
-    """The experts of each token: int32 [vocabulary, used]. Raises `ModelError` for those that do not exist."""
+    """The experts of each token: int32 [vocabulary, used].
+
+    Raises `ModelError` for those that do not exist.
+    """
 
     def __init__(self, experts: Array) -> None:
         self.experts = experts
@@ -170,7 +173,7 @@ def routed_kind(options: DeepSeek4LayerOptions) -> type[RoutedExperts]:
 class ClampedSharedExpert(SharedExpert):
     """The expert applied to every token, limited like the others."""
 
-    options: DeepSeek4LayerOptions  # type: ignore[assignment]
+    options: DeepSeek4LayerOptions
 
     def activated(self, gate: Array, up: Array) -> Array:
         if most := self.options.shared_limit:
@@ -181,7 +184,7 @@ class ClampedSharedExpert(SharedExpert):
 class Layer(Module):
     mixer_connection: MixedMixerConnection = part()
     mixer_norm: RMSNorm = weight("attn_norm", "hidden_size")
-    mixer: WindowAttention = part(choose=mixer_kind)
+    mixer: SharedKeyAttention = part(choose=mixer_kind)
     feed_forward_connection: MixedFeedForwardConnection = part()
     feed_forward_norm: RMSNorm = weight("ffn_norm", "hidden_size")
     routed: RoutedExperts = part(choose=routed_kind)
@@ -281,7 +284,7 @@ def _rotation(file: GGUFFile, layer: LayerOptions, *, compressed: bool) -> RopeO
 
 
 def _check(file: GGUFFile, index: int, layer: LayerOptions, ratio: int, values: dict[str, Any]) -> None:
-    """Raise `ModelError` unless the sizes of a layer fit each other, and its tensors if memory depends on it."""
+    """Raise `ModelError` unless a layer's sizes fit each other, and the tensors that memory depends on."""
     if layer.kv_heads != 1:
         raise invalid(file, "attention.head_count_kv", f"should be 1, but is {layer.kv_heads}")
     if layer.value_dim != layer.head_dim:
