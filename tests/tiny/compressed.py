@@ -70,13 +70,13 @@ DEEPSEEK_V4 = TinyDeepSeek4(
     },
     seed=146,
 )  # fmt: skip
-#: With one stream, an output of its own for each head, entries of all positions, and no tables.
+#: With one stream, an output of its own for each head, entries of all positions, and tables in all layers.
 DEEPSEEK_V4_PLAIN = TinyDeepSeek4(
     "deepseek_v4",
     {
         **DEEPSEEK_V4.settings, "num_hidden_layers": 3, "num_attention_heads": 5, "head_dim": 24,
         "layer_types": [SPARSE, HEAVY, WINDOW_ONLY], "compress_rates": {SPARSE: 4, HEAVY: 1},
-        "mlp_layer_types": ["moe"] * 3, "hc_mult": 1, "hc_sinkhorn_iters": 1, "hc_eps": 1e-6,
+        "mlp_layer_types": ["hash_moe"] * 3, "hc_mult": 1, "hc_sinkhorn_iters": 1, "hc_eps": 1e-6,
         "swiglu_limit": 1e6, "sliding_window": 1, "o_groups": 5, "index_n_heads": 19, "index_head_dim": 40,
         "index_topk": 33, "partial_rotary_factor": 1 / 3, "scoring_func": "sigmoid",
         "tie_word_embeddings": True, "rope_parameters": None,
@@ -150,7 +150,7 @@ def _write_published_settings(path: Path, config: Any) -> None:
     settings |= {
         "compress_ratios": [*(kinds[kind] for kind in config.layer_types), 0],
         "num_hash_layers": config.mlp_layer_types.count("hash_moe"), "num_nextn_predict_layers": 1,
-        "qk_rope_head_dim": config.qk_rope_head_dim, "topk_method": "noaux_tc",
+        "num_key_value_heads": 1, "qk_rope_head_dim": config.qk_rope_head_dim, "topk_method": "noaux_tc",
         "rope_scaling": {
             "type": "yarn", **{
                 name: yarn[name]

@@ -142,7 +142,6 @@ def _without_unused(name: str, config: Config) -> str:
 
 
 _KEYS: Final[dict[str, Key]] = {
-    "vocab_size": "vocab_size",
     "embedding_length_out": lambda config: config.count("hidden_size") * config.count("hc_mult"),
     "attention.head_count_kv": lambda config: 1,
     "attention.q_lora_rank": "q_lora_rank",
