@@ -56,7 +56,10 @@ class Texts:
             [0],
         )
         act = self.cache.plan_forward(batch)
-        act()  # which cannot fail
+        try:
+            act()
+        except CacheFullError:
+            raise AssertionError("a plan failed when acted on") from None
         longer = {s: self.texts[s] + new for s, new in rows}
         halves = 4 if self.overlapping else 2
         for _ in range(int(self.random.integers(1, 3))):  # a pass may be repeated
@@ -180,7 +183,7 @@ def test_rows_see_their_window_and_the_entries_of_all_complete_groups(seed: int)
 
 
 def test_a_full_cache_is_planned_for_windows_and_entries() -> None:
-    """What fits is what `room` says; a batch beyond that changes nothing."""
+    """Windows and entries fit as far as `room` says; a batch beyond that changes nothing."""
     texts = Texts(1)
     texts.rate, texts.window = 4, 3
     texts.cache = texts.made(capacity=8, keep=3)
@@ -190,6 +193,22 @@ def test_a_full_cache_is_planned_for_windows_and_entries() -> None:
     with pytest.raises(CacheFullError, match="free cells"):
         texts.step([(1, [2] * 20)])
     texts.texts[1] = texts.step([(1, [2] * most)])[1]
+    texts.check()
+
+
+@pytest.mark.parametrize("rows", range(1, 7))
+def test_entries_need_room_of_their_own(rows: int) -> None:
+    """A text grows until its entries leave no room for rows and the entries that they complete."""
+    texts = Texts(1)
+    texts.rate, texts.window = 2, 3
+    texts.cache = texts.made(capacity=16, keep=3)
+
+    def grow() -> None:
+        while len(texts.texts[0]) + rows <= CONTEXT:
+            texts.texts[0] = texts.step([(0, [1] * rows)])[0]
+
+    with pytest.raises(CacheFullError, match="free cells of 27"):
+        grow()
     texts.check()
 
 

@@ -20,8 +20,8 @@ from tests.tiny.adapters import adapter_writer
 
 #: The others run in `make test-thorough`.
 SAMPLE = ("gemma3n", "gemma4, layer inputs, shared keys", "deepseek2 V3", "qwen35moe", "falcon-h1", "rwkv7")
-#: Weights without adapters: tables, convolutions, group norms, expansions of latents, transformed weights, and
-#: linears of groups of heads.
+#: Weights without adapters: tables, convolutions, group norms, expansions of latents, transformed weights,
+#: and linears of groups of heads.
 FIXED = re.compile(
     r"((per_layer_)?token|position)_embd|blk\.\d+\.(ssm_(conv1d.*|norm)|attn_(k|v|kv)_b|attn_[qk]_norm|time_mix_(lerp_fused|v[12])"
     r"|altup_correct_coef)|altup_(unembd_)?proj"
