@@ -35,7 +35,7 @@ void place_lists(const IndexerCall& call, int head) {
     int copied = 0;   // entries of the list that neighbouring rows share
     for (int row = 0; row < call.rows; row++) {
         begins[row] = static_cast<int32_t>((int64_t(head) * call.rows + row) * call.width());
-        lengths[row] = std::min(call.counts[row], call.most);
+        lengths[row] = call.keeps_all(row) ? call.counts[row] : call.most + call.counts[row] % call.group;
         if (!call.keeps_all(row)) continue;
         const bool shares = row && call.keeps_all(row - 1) && call.starts[row - 1] == call.starts[row];
         if (shares) begins[row] = begins[row - 1];
@@ -65,19 +65,43 @@ uint64_t rank_of(float score, int entry) {
     return uint64_t(bits) << 32 | (0xffffffffu - static_cast<uint32_t>(entry));
 }
 
-// Writes the row's entries with the largest scores, in their order.
+// Writes the row's groups of entries with the largest scores, in their order, and the entries after the last group.
 void select(const IndexerCall& call, int row, const float* scores) {
-    const int count = call.counts[row];
-    uint64_t* ranks = memory<uint64_t>(count);
-    for (int i = 0; i < count; i++) ranks[i] = rank_of(scores[i], i);
-    std::nth_element(ranks, ranks + call.most - 1, ranks + count, std::greater<uint64_t>());
-    const uint64_t least = ranks[call.most - 1];
+    const int groups = call.counts[row] / call.group, most = call.most / call.group;
+    uint64_t* ranks = memory<uint64_t>(groups);
+    for (int i = 0; i < groups; i++) ranks[i] = rank_of(scores[i], i);
+    std::nth_element(ranks, ranks + most - 1, ranks + groups, std::greater<uint64_t>());
+    const uint64_t least = ranks[most - 1];
     const int32_t* seen = call.cells + call.starts[row];
     int32_t* to = call.chosen + call.begins[row];
-    for (int i = 0; i < count; i++) {
-        if (rank_of(scores[i], i) >= least) *to++ = seen[i];
+    for (int i = 0; i < groups; i++) {
+        if (rank_of(scores[i], i) >= least) to = std::copy_n(seen + int64_t(i) * call.group, call.group, to);
     }
+    std::copy(seen + int64_t(groups) * call.group, seen + call.counts[row], to);
 }
+
+// Lists of the last cell of each whole group, by which rows choose. Neighbouring rows with the same start share one.
+struct LastCells {
+    std::vector<int32_t> cells, starts, counts;
+
+    // Returns the call with these lists instead of all cells.
+    IndexerCall of(IndexerCall call) {
+        starts.resize(static_cast<size_t>(call.rows)), counts.resize(static_cast<size_t>(call.rows));
+        int before = -1, begin = 0;   // the row before, and where its list begins
+        for (int row : choosing_rows(call)) {
+            if (before < 0 || call.starts[before] != call.starts[row]) begin = static_cast<int>(cells.size());
+            starts[row] = begin, counts[row] = call.counts[row] / call.group;
+            const int32_t* seen = call.cells + call.starts[row];
+            for (int i = static_cast<int>(cells.size()) - begin; i < counts[row]; i++) {
+                cells.push_back(seen[int64_t(i + 1) * call.group - 1]);
+            }
+            before = row;
+        }
+        call.cells = cells.data(), call.starts = starts.data(), call.counts = counts.data();
+        call.most /= call.group, call.group = 1;
+        return call;
+    }
+};
 
 // The larger of two products, NaN being the largest.
 float larger(float a, float b) { return a > b || a != a ? a : b; }
@@ -138,10 +162,12 @@ PUNA_DEFINE_CHOICE(IndexerKernels, indexer_kernels)
 void choose_cells(const IndexerCall& call) {
     const IndexerKernels& kernel = indexer_kernels();
     place_lists(call, 0);
+    LastCells last;
+    const IndexerCall scored = call.group == 1 ? call : last.of(call);
     score_rows(
-        call, 1,
+        scored, 1,
         [&](int row, int begin, int end, float* scores, int64_t, float* scratch) {
-            kernel.score(call, row, begin, end, scores, scratch);
+            kernel.score(scored, row, begin, end, scores, scratch);
         },
         [&](int row, const float* scores, int64_t) { select(call, row, scores); });
 }

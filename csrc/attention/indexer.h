@@ -20,6 +20,7 @@ struct IndexerCall {
     int most;                // cells chosen for a row that sees more
     int block;               // 0, or the size of the blocks that each head chooses, `most` / block of them
     int local;               // the last blocks of a row, which every head chooses
+    int group;               // cells chosen together, by the key of the last of them; divides `most`; 1 with blocks
     int32_t* chosen;         // [lists(), rows, width()]: lists that several rows may share
     int32_t* begins;         // [lists(), rows], each list's begin in `chosen`
     int32_t* lengths;        // [lists(), rows]
@@ -27,8 +28,9 @@ struct IndexerCall {
     int padded_dim() const { return (dim + 15) / 16 * 16; }
     // Lists of a row. Those of heads have numbers cell * heads + head in the place of cells.
     int lists() const { return block ? heads : 1; }
-    int64_t width() const { return list_width(most); }
-    bool keeps_all(int row) const { return counts[row] <= most; }
+    // Cells after a row's last whole group follow those chosen.
+    int64_t width() const { return list_width(int64_t(most) + group - 1); }
+    bool keeps_all(int row) const { return counts[row] / group <= most / group; }
 };
 
 struct IndexerKernels {

@@ -64,6 +64,35 @@ NewArray<float> bind_short_conv(Argument projected_, Argument weight_, OptionalA
     return y;
 }
 
+NewArray<float> bind_pool_recent(Argument values_, Argument gates_, Argument bias_, Argument states_, Argument starts_,
+                                 Argument sources_, Argument targets_) {
+    const auto values = array<float>(values_, "pool_recent values"), gates = array<float>(gates_, "pool_recent gates"),
+               bias = array<float>(bias_, "pool_recent bias");
+    const auto states = written<float>(states_, "pool_recent states");
+    const auto starts = array<int32_t>(starts_, "pool_recent starts"),
+               sources = array<int32_t>(sources_, "pool_recent sources"),
+               targets = array<int32_t>(targets_, "pool_recent targets");
+    bool fits = values.dims == 2 && bias.dims == 2 && states.dims == 3 && bias.shape[0] > 0;
+    if (fits) {
+        const int64_t rows = values.shape[0], channels = values.shape[1], taps = bias.shape[0];
+        fits = gates.is({rows, channels}) && bias.shape[1] == channels && states.shape[1] == taps - 1 &&
+               states.shape[2] == 2 * channels && starts.is({rows}) && sources.is({rows}) && targets.is({rows});
+    }
+    if (!fits) {
+        throw misfit("pool_recent", {{"values", values_}, {"gates", gates_}, {"bias", bias_}, {"states", states_},
+                                     {"starts", starts_}, {"sources", sources_}, {"targets", targets_}});
+    }
+    auto y = new_array<float>({values.shape[0], values.shape[1]});
+    const StateRows rows = {starts.data, sources.data, targets.data, values.shape[0]};
+    const PoolRecent call = {rows,   values.data,     gates.data,   bias.data, states.data,
+                             y.data, values.shape[1], bias.shape[0]};
+    perform("pool_recent", [call, slots = states.shape[0]] {
+        check_states(call.rows, slots);
+        pool_recent(call);
+    });
+    return y;
+}
+
 NewArray<float> bind_linear_attention(Argument queries_, Argument keys_, Argument values_, Argument decays_,
                                       OptionalArgument betas_, OptionalArgument skips_, OptionalArgument probes_,
                                       OptionalArgument removals_, Argument states_, Argument starts_,
@@ -154,6 +183,9 @@ void register_recurrent(nb::module_& m) {
     m.def("short_conv", &bind_short_conv, "projected"_a, "weight"_a, "bias"_a.none(), "states"_a, "starts"_a,
           "sources"_a, "targets"_a, "gated"_a, "activated"_a,
           "Short convolution, gated, through SiLU or plain; raises IndexError for rows and states that do not exist.");
+    m.def("pool_recent", &bind_pool_recent, "values"_a, "gates"_a, "bias"_a, "states"_a, "starts"_a, "sources"_a,
+          "targets"_a,
+          "Means of the last rows weighed by gates; raises IndexError for rows and states that do not exist.");
     m.def("linear_attention", &bind_linear_attention, "queries"_a, "keys"_a, "values"_a, "decays"_a,
           "betas"_a.none(), "skips"_a.none(), "probes"_a.none(), "removals"_a.none(), "states"_a, "starts"_a, "sources"_a,
           "targets"_a, "delta"_a, "tiled"_a,

@@ -142,7 +142,7 @@ Lists choose_lists(const char* name, IndexerCall call, const Array<int32_t>& cel
 }
 
 Lists bind_choose_cells(Argument q_, Argument weights_, Argument keys_, int key_type, Argument cells_,
-                        Argument starts_, Argument counts_, int64_t most) {
+                        Argument starts_, Argument counts_, int64_t most, int64_t group) {
     const auto q = array<float>(q_, "choose_cells q"), weights = array<float>(weights_, "choose_cells weights");
     const Stored keys = stored(keys_, key_type, "choose_cells keys");
     const auto cells = array<int32_t>(cells_, "choose_cells cells"),
@@ -155,10 +155,14 @@ Lists bind_choose_cells(Argument q_, Argument weights_, Argument keys_, int key_
                                       {"starts", starts_}, {"counts", counts_}});
     }
     constexpr int64_t limit = INT32_MAX;
+    if (group < 1 || group > limit || most % group) {
+        throw nb::value_error(("choose_cells: " + std::to_string(most) + " cells are not whole groups of " +
+                               std::to_string(group)).c_str());
+    }
     const IndexerCall call = {q.data, weights.data, keys.data, cells.data, starts.data, counts.data,
                               static_cast<int>(q.shape[0]), static_cast<int>(q.shape[1]), static_cast<int>(q.shape[2]),
-                              KVType(key_type), static_cast<int>(std::min(most, limit)), 0, 0, nullptr, nullptr,
-                              nullptr};
+                              KVType(key_type), static_cast<int>(std::min(most, limit)), 0, 0,
+                              static_cast<int>(group), nullptr, nullptr, nullptr};
     if (most < 1 || q.shape[0] * call.width() > limit) {
         throw nb::value_error(("choose_cells: " + std::to_string(most) + " cells for each of " +
                                std::to_string(q.shape[0]) + " rows are none or too many").c_str());
@@ -184,7 +188,7 @@ Lists bind_choose_blocks(Argument q_, Argument keys_, int key_type, Argument cel
     const IndexerCall call = {q.data, nullptr, keys.data, cells.data, starts.data, counts.data,
                               static_cast<int>(q.shape[0]), static_cast<int>(q.shape[1]), static_cast<int>(q.shape[2]),
                               KVType(key_type), countable ? static_cast<int>(most * block) : 0,
-                              countable ? static_cast<int>(block) : 1, static_cast<int>(local), nullptr, nullptr,
+                              countable ? static_cast<int>(block) : 1, static_cast<int>(local), 1, nullptr, nullptr,
                               nullptr};
     countable = countable && q.shape[0] * q.shape[1] * call.width() <= limit && keys.shape[0] * q.shape[1] <= limit;
     if (!countable) {
@@ -524,8 +528,8 @@ void register_rows(nb::module_& m) {
           "Attention over index lists; values None are the last `value_dim` numbers of each key.\n\n"
           "Raises IndexError for cells that do not exist.");
     m.def("choose_cells", &bind_choose_cells, "q"_a, "weights"_a, "keys"_a, "key_type"_a, "cells"_a, "starts"_a,
-          "counts"_a, "most"_a,
-          "Lists of the cells with the largest scores, in order: cells, and each row's start and count.\n\n"
+          "counts"_a, "most"_a, "group"_a,
+          "Lists of the cells, or groups of them, with the largest scores, in order: cells, starts and counts.\n\n"
           "Raises IndexError for cells that do not exist.");
     m.def("choose_blocks", &bind_choose_blocks, "q"_a, "keys"_a, "key_type"_a, "cells"_a, "starts"_a, "counts"_a,
           "block"_a, "most"_a, "local"_a,

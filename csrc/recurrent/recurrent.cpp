@@ -61,6 +61,33 @@ void short_conv(const ShortConv& call) {
     });
 }
 
+void pool_recent(const PoolRecent& call) {
+    const RecurrentKernels& kernels = recurrent_kernels();
+    const int64_t width = call.channels, kept = call.taps - 1, size = kept * 2 * width;
+    const StateRows& rows = call.rows;
+    parallel_ranges(rows.rows, floats_per_task / (call.taps * width + 1) + 1, [&](int64_t begin, int64_t end, int) {
+        thread_local std::vector<const float*> values, gates;   // of the last `taps` rows
+        values.resize(call.taps), gates.resize(call.taps);
+        for (int64_t row = begin; row < end; row++) {
+            const int64_t start = rows.starts[row];
+            const float* before = call.states + rows.sources[row] * size;
+            for (int64_t k = 0; k < call.taps; k++) {
+                const int64_t other = row - kept + k;
+                const float* stored = before + (other - start + kept) * 2 * width;
+                values[k] = other < start ? stored : call.values + other * width;
+                gates[k] = other < start ? stored + width : call.gates + other * width;
+            }
+            kernels.pool(values.data(), gates.data(), call.bias, call.taps, width, call.y + row * width);
+            if (rows.targets[row] < 0) continue;
+            float* after = call.states + rows.targets[row] * size;
+            for (int64_t k = 1; k < call.taps; k++, after += 2 * width) {
+                std::memcpy(after, values[k], width * sizeof(float));
+                std::memcpy(after + width, gates[k], width * sizeof(float));
+            }
+        }
+    });
+}
+
 void linear_attention(const LinearAttention& call) {
     const RecurrentKernels& kernels = recurrent_kernels();
     const int64_t pieces = (call.value_dim + kernels.columns - 1) / kernels.columns;

@@ -31,6 +31,19 @@ struct ShortConv {
 // the state.
 void short_conv(const ShortConv& call);
 
+// Means of each channel over the last `taps` rows of a sequence, weighed by the softmax of their gates and a bias.
+struct PoolRecent {
+    StateRows rows;
+    const float *values, *gates;   // [rows, channels]
+    const float* bias;             // [taps, channels], the latest row's last
+    float* states;                 // [slots, taps - 1, 2 * channels]: values and gates of that many rows, the latest last
+    float* y;                      // [rows, channels]
+    int64_t channels, taps;
+};
+
+// A row of y depends only on its own row and the taps - 1 before it, bit for bit, as for short_conv.
+void pool_recent(const PoolRecent& call);
+
 // Each head has a memory, a matrix [key_dim, value_dim], which is multiplied by a key to look up its value:
 //
 //     memory = exp(decay) * memory
@@ -64,6 +77,10 @@ struct RecurrentKernels {
     void (*short_conv)(const float* b, const float* c, const float* x, const float* const* past,
                        const float* weights, const float* bias, int64_t taps, int64_t width, bool activated,
                        float* newest, float* y);
+    // One row of means over `taps` rows of `width` channels: y is the sum of values[k] weighed by the softmax over k of
+    // gates[k] + bias[k].
+    void (*pool)(const float* const* values, const float* const* gates, const float* bias, int64_t taps, int64_t width,
+                 float* y);
     // Rows [begin, end) of one sequence, for one head and up to `columns` of the values' columns, from `column` on.
     // `room` is for key_dim * (columns + 1) floats.
     void (*linear_attention)(const LinearAttention& call, int64_t head, int64_t column, int64_t begin, int64_t end,

@@ -21,6 +21,22 @@ void short_conv_row(const float* b, const float* c, const float* x, const float*
     });
 }
 
+void pool_row(const float* const* values, const float* const* gates, const float* bias, int64_t taps, int64_t width,
+              float* y) {
+    for_vectors(width, [=](int64_t i, auto lanes) {
+        const auto gate = [=](int64_t k) { return lanes.load(gates[k] + i) + lanes.load(bias + k * width + i); };
+        Vec largest = gate(0);
+        for (int64_t k = 1; k < taps; k++) largest = max(largest, gate(k));
+        Vec total = Vec::splat(0), sum = total;
+        for (int64_t k = 0; k < taps; k++) {
+            const Vec share = exp(gate(k) - largest);
+            total = total + share;
+            sum = fma(share, lanes.load(values[k] + i), sum);
+        }
+        lanes.store(sum / total, y + i);
+    });
+}
+
 // Vectors of a memory's row that are processed together: for each, registers hold the added value and two sums. For 128
 // keys they take 16 KB, or 32 with the widest vectors, which fits the nearest cache.
 #if defined(PUNA_NEON)
@@ -181,6 +197,6 @@ void linear_attention_piece(const LinearAttention& call, int64_t head, int64_t c
 
 }  // namespace
 
-const RecurrentKernels PUNA_SET::recurrent_kernels = {short_conv_row, linear_attention_piece, columns};
+const RecurrentKernels PUNA_SET::recurrent_kernels = {short_conv_row, pool_row, linear_attention_piece, columns};
 
 }  // namespace puna

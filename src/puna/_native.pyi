@@ -183,9 +183,10 @@ def choose_cells(
     starts: Array,
     counts: Array,
     most: int,
+    group: int,
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """
-    Lists of the cells with the largest scores, in order: cells, and each row's start and count.
+    Lists of the cells, or groups of them, with the largest scores, in order: cells, starts and counts.
 
     Raises IndexError for cells that do not exist.
     """
@@ -329,6 +330,13 @@ def short_conv(
 ) -> NDArray[Any]:
     """
     Short convolution, gated, through SiLU or plain; raises IndexError for rows and states that do not exist.
+    """
+
+def pool_recent(
+    values: Array, gates: Array, bias: Array, states: Array, starts: Array, sources: Array, targets: Array
+) -> NDArray[Any]:
+    """
+    Means of the last rows weighed by gates; raises IndexError for rows and states that do not exist.
     """
 
 def linear_attention(

@@ -40,6 +40,7 @@ struct Problem {
         call.q = q.data(), call.weights = weights.data(), call.keys = stored.data(), call.cells = cells.data();
         call.starts = starts.data(), call.counts = counts.data();
         call.rows = rows, call.heads = heads, call.dim = dim, call.key_type = type, call.most = most;
+        call.group = 1;
     }
 
     Lists run(int first, int rows) const {
@@ -94,6 +95,43 @@ struct Problem {
         check(least >= most - 1e-5 * largest, where + " lacks a cell with a larger score");
     }
 };
+
+// Check the groups of cells that rows choose, and that neighbours and threads do not change them.
+void test_groups(Problem problem, int group, int most, const std::string& name) {
+    IndexerCall& call = problem.call;
+    call.group = group, call.most = most * group;
+    const Lists together = problem.run(0, call.rows);
+    for (int row = 0; row < call.rows; row++) {
+        const std::string where = name + ": row " + std::to_string(row);
+        const std::vector<int32_t>& found = together[static_cast<size_t>(row)];
+        check(problem.run(row, 1)[0] == found, where + " depends on its neighbours");
+        const int count = call.counts[row], groups = count / group;
+        double least = INFINITY, largest_other = -INFINITY, magnitude = 0;
+        size_t at = 0;
+        int taken = 0;
+        for (int g = 0; g < groups; g++) {
+            const int32_t* cells = call.cells + call.starts[row] + g * group;
+            const double score = problem.score(row, cells[group - 1]);
+            magnitude = std::max(magnitude, std::fabs(score));
+            if (at < found.size() && found[at] == cells[0]) {
+                taken++;
+                least = std::min(least, score);
+                for (int i = 0; i < group; i++) check(at < found.size() && found[at++] == cells[i], where + " cuts a group");
+            } else {
+                largest_other = std::max(largest_other, score);
+            }
+        }
+        check(taken == std::min(groups, most), where + " has another number of groups");
+        check(least >= largest_other - 1e-5 * magnitude, where + " lacks a group with a larger score");
+        for (int i = groups * group; i < count; i++) {
+            check(at < found.size() && found[at++] == call.cells[call.starts[row] + i], where + " lacks its last cells");
+        }
+        check(at == found.size(), where + " has other cells");
+    }
+    set_thread_count(1);
+    check(problem.run(0, call.rows) == together, name + ": other groups with one thread");
+    set_thread_count(2);
+}
 
 // Check the blocks that each head chooses, and that neighbours and threads do not change them.
 void test_blocks(const Problem& problem, int block, int most, int local, const std::string& name) {
@@ -181,6 +219,7 @@ void test_indexer() {
             set_thread_count(1);
             check(problem.run(0, problem.call.rows) == together, name + ": another choice with one thread");
             set_thread_count(2);
+            test_groups(problem, 1 + heads, 3, name + " by groups");
             test_blocks(problem, 1 + heads, 3, heads % 3, name + " by blocks");
         }
     }

@@ -66,6 +66,58 @@ void test_short_conv(int64_t taps, int64_t width) {
     check(same, of_width("short_conv in two calls", width));
 }
 
+// Two sequences, of `rows` rows and of one; then the first again, in two calls that must give the same bits.
+void test_pool_recent(int64_t taps, int64_t width) {
+    Random random(static_cast<uint64_t>(taps * 100 + width));
+    const int64_t kept = taps - 1, rows = 9, all = rows + 1, cut = 4, size = 2 * width;
+    const std::vector<float> values = random.normals(all * width), gates = random.normals(all * width),
+                             bias = random.normals(taps * width), before = random.normals(5 * kept * size);
+    std::vector<int32_t> starts(rows, 0), sources(rows, 3), targets(rows, -1);
+    starts.push_back(rows), sources.push_back(0), targets.push_back(4);
+    targets[rows - 1] = 1;
+    std::vector<float> states = before, y(static_cast<size_t>(all * width));
+    const StateRows state_rows = {starts.data(), sources.data(), targets.data(), all};
+    PoolRecent call = {state_rows, values.data(), gates.data(), bias.data(), states.data(), y.data(), width, taps};
+    pool_recent(call);
+    bool near = true, left = true;
+    for (int64_t row = 0; row < all; row++) {
+        const int64_t start = row < rows ? 0 : rows, source = row < rows ? 3 : 0;
+        // The value or gate of a channel in the row or before it.
+        const auto given = [&](const std::vector<float>& own, int64_t place, int64_t other, int64_t i) {
+            const int64_t kept_row = source * kept + other - start + kept;
+            return other < start ? before[static_cast<size_t>(kept_row * size + place * width + i)]
+                                 : own[static_cast<size_t>(other * width + i)];
+        };
+        for (int64_t i = 0; i < width; i++) {
+            double total = 0, sum = 0;
+            for (int64_t k = 0; k < taps; k++) {
+                const int64_t other = row - kept + k;
+                const double share = std::exp(double{given(gates, 1, other, i)} + bias[static_cast<size_t>(k * width + i)]);
+                total += share, sum += share * given(values, 0, other, i);
+            }
+            near = near && std::fabs(y[static_cast<size_t>(row * width + i)] - sum / total) <= 2e-6;
+            for (int64_t k = 0; k < kept && targets[static_cast<size_t>(row)] >= 0; k++) {
+                const int64_t at = (targets[static_cast<size_t>(row)] * kept + k) * size + i, other = row - kept + 1 + k;
+                left = left && states[static_cast<size_t>(at)] == given(values, 0, other, i);
+                left = left && states[static_cast<size_t>(at + width)] == given(gates, 1, other, i);
+            }
+        }
+    }
+    check(near, of_width("pool_recent", width));
+    check(left, of_width("what pool_recent leaves for the next call", width));
+    std::vector<float> cut_states = before, cut_y(y.size());
+    targets[cut - 1] = 2;
+    call.states = cut_states.data(), call.y = cut_y.data(), call.rows.rows = cut;
+    pool_recent(call);
+    std::fill(sources.begin() + cut, sources.begin() + rows, 2);
+    call.values += cut * width, call.gates += cut * width, call.y += cut * width, call.rows.rows = rows - cut;
+    call.rows.starts += cut, call.rows.sources += cut, call.rows.targets += cut;
+    pool_recent(call);
+    bool same = true;
+    for (size_t i = 0; i < static_cast<size_t>(rows * width); i++) same = same && cut_y[i] == y[i];
+    check(same, of_width("pool_recent in two calls", width));
+}
+
 // One sequence of two heads that share their keys, by the delta rule or with a removal; then again in two calls.
 void test_linear_attention(int64_t keys, int64_t width, bool of_keys, bool removes) {
     Random random(static_cast<uint64_t>(keys * 1000 + width));
@@ -152,7 +204,7 @@ void test_linear_attention(int64_t keys, int64_t width, bool of_keys, bool remov
 
 void test_recurrent() {
     for (const int64_t width : {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 127, 300, 1027}) {
-        for (const int64_t taps : {1, 2, 3, 4}) test_short_conv(taps, width);
+        for (const int64_t taps : {1, 2, 3, 4}) test_short_conv(taps, width), test_pool_recent(taps, width);
     }
     for (const int64_t width : {1, 3, 4, 8, 16, 17, 31, 32, 64, 100, 128, 130, 256}) {
         for (const int64_t keys : {1, 5, 16, 128}) {

@@ -62,6 +62,9 @@ class DeviceOps(TorchOps):
     def short_conv(self, *args: Any, **named: Any) -> Tensor:
         return self._with_states("short_conv", 3, args, named)
 
+    def pool_recent(self, *args: Any) -> Tensor:
+        return self._with_states("pool_recent", 3, args, {})
+
     def linear_attention(self, *args: Any, **named: Any) -> Tensor:
         return self._with_states("linear_attention", 6, args, named)
 

@@ -193,8 +193,8 @@ def _check_states(given: Sequence[Any]) -> None:
     states.check(_within(targets))
 
 
-_short_conv, _linear_attention, _selective_scan = map(
-    _operation, ("short_conv", "linear_attention", "selective_scan")
+_short_conv, _pool_recent, _linear_attention, _selective_scan = map(
+    _operation, ("short_conv", "pool_recent", "linear_attention", "selective_scan")
 )
 
 
@@ -225,6 +225,10 @@ class OddBackend(Backend):
     def short_conv(self, *args: Any, **named: Any) -> OddArray:
         _check_states(args[3:])
         return _short_conv(self, *args, **named)  # type: ignore[no-any-return]
+
+    def pool_recent(self, *args: Any) -> OddArray:
+        _check_states(args[3:])
+        return _pool_recent(self, *args)  # type: ignore[no-any-return]
 
     def linear_attention(self, *args: Any, **named: Any) -> OddArray:
         _check_states(args[6:])

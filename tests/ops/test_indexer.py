@@ -32,6 +32,7 @@ class Call:
     starts: Tensor
     counts: Tensor
     most: int
+    group: int = 1
 
     @classmethod
     def random(
@@ -41,6 +42,7 @@ class Call:
         dim: int = 64,
         kind: GGMLType = GGMLType.F16,
         most: int = 37,
+        group: int = 1,
     ) -> Call:
         random = torch.Generator().manual_seed(heads * dim + most)
         listed = max(start + count for start, count in rows)
@@ -53,6 +55,7 @@ class Call:
             starts=torch.tensor([start for start, _ in rows], dtype=torch.int32),
             counts=torch.tensor([count for _, count in rows], dtype=torch.int32),
             most=most,
+            group=group,
         )
 
     def lists(self, ops: TorchOps, rows: list[int] | None = None) -> list[list[int]]:
@@ -60,7 +63,7 @@ class Call:
         rows = list(range(len(self.q))) if rows is None else rows
         lists, begins, counts = ops.choose_cells(
             self.q[rows], self.weights[rows], self.keys, self.cells, self.starts[rows], self.counts[rows],
-            self.most,
+            self.most, self.group,
         )  # fmt: skip
         assert lists.dtype == begins.dtype == counts.dtype == torch.int32
         assert not (begins % LIST_ALIGNMENT).any()
@@ -72,18 +75,23 @@ class Call:
         return self.cells[start : start + int(self.counts[row])].long()
 
     def scores(self, row: int) -> Tensor:
-        """Return the exact score of each cell that a row sees."""
-        products = self.q[row].double() @ kv_unpack(self.keys[self.seen(row)])[:, 0].double().T
+        """Return the exact score of each whole group of cells that a row sees."""
+        last = self.seen(row)[self.group - 1 :: self.group]
+        products = self.q[row].double() @ kv_unpack(self.keys[last])[:, 0].double().T
         return self.weights[row].double() @ products.relu()
 
     def check(self, chosen: list[list[int]]) -> None:
-        """Check that the chosen cells of each row have the largest scores, and are in order."""
+        """Check that the chosen groups of each row have the largest scores, and that all are in order."""
         for row, found in enumerate(chosen):
-            seen, scores = self.seen(row).tolist(), self.scores(row)
-            assert len(found) == min(len(seen), self.most)
-            places = [seen.index(cell) for cell in found]
+            seen, scores = self.seen(row), self.scores(row)
+            groups, end = len(scores), len(scores) * self.group
+            taken = min(groups, self.most // self.group)
+            assert found[taken * self.group :] == seen[end:].tolist()
+            firsts = seen[:end].view(-1, self.group)[:, 0].tolist()
+            places = [firsts.index(cell) for cell in found[: taken * self.group : self.group]]
             assert places == sorted(set(places))
-            others = sorted(set(range(len(seen))) - set(places))
+            assert found[: taken * self.group] == seen[:end].view(-1, self.group)[places].view(-1).tolist()
+            others = sorted(set(range(groups)) - set(places))
             if others:
                 rounding = 1e-5 * float(scores.abs().max())
                 assert scores[places].min() >= scores[others].max() - rounding
@@ -105,6 +113,36 @@ def test_heads_and_keys_may_have_any_size(ops: TorchOps, heads: int, dim: int) -
 def test_any_number_of_cells_may_be_chosen(ops: TorchOps, most: int) -> None:
     call = Call.random(most=most)
     call.check(call.lists(ops))
+
+
+@pytest.mark.parametrize(
+    ("group", "most"), [(2, 2), (2, 36), (4, 36), (7, 35), (16, 512), (16, 1024), (37, 37), (513, 513)]
+)
+def test_groups_are_chosen_by_the_keys_of_their_last_cells(ops: TorchOps, group: int, most: int) -> None:
+    call = Call.random(most=most, group=group)
+    call.check(call.lists(ops))
+
+
+@pytest.mark.parametrize("kind", [GGMLType.F32, GGMLType.Q8_0], ids=lambda kind: kind.name)
+def test_only_the_keys_of_last_cells_of_groups_matter(ops: TorchOps, kind: GGMLType) -> None:
+    call = Call.random([*prompt(30, before=20), (3, 40)], kind=kind, most=12, group=3)
+    chosen = call.lists(ops)
+    call.check(chosen)
+    last = call.cells[torch.tensor([*range(2, 50, 3)])].long()
+    others = torch.ones(len(call.keys), dtype=torch.bool)
+    others[last] = False
+    call.keys[others] = kv_pack(torch.full((1, 1, 64), 60.0), kind)
+    assert call.lists(ops) == chosen
+
+
+def test_earlier_groups_win_a_tie(ops: TorchOps) -> None:
+    call = Call.random(kind=GGMLType.F32, most=36, group=4)
+    for each in (call.q, call.weights, call.keys):
+        each.round_()
+    call.keys[:] = call.keys[0]
+    expected = [call.seen(row).tolist() for row in range(len(ROWS))]
+    cut = [max(len(seen) - len(seen) % 4, 36) for seen in expected]
+    assert call.lists(ops) == [seen[:36] + seen[end:] for seen, end in zip(expected, cut, strict=True)]
 
 
 def test_earlier_cells_win_a_tie(ops: TorchOps) -> None:
@@ -144,9 +182,20 @@ def test_neighbours_that_keep_all_share_a_list(ops: TorchOps) -> None:
     assert len(lists) == len(begins) * LIST_ALIGNMENT
 
 
-def test_a_row_chooses_the_same_whatever_else_there_is(ops: TorchOps) -> None:
+def test_neighbours_that_keep_all_groups_share_a_list(ops: TorchOps) -> None:
+    call = Call.random([*prompt(50), (512, 20)], most=36, group=4)
+    _, begins, counts = ops.choose_cells(
+        call.q, call.weights, call.keys, call.cells, call.starts, call.counts, call.most, call.group
+    )
+    assert begins[:39].unique().numel() == 1
+    assert begins[38:].unique().numel() == len(begins) - 38
+    assert counts.tolist() == [*range(1, 40), *[36, 37, 38, 39] * 2, 36, 37, 38, 20]
+
+
+@pytest.mark.parametrize(("most", "group"), [(37, 1), (36, 3)])
+def test_a_row_chooses_the_same_whatever_else_there_is(ops: TorchOps, most: int, group: int) -> None:
     """Alone, in another order, elsewhere in the list and in the cache, on other numbers of threads."""
-    call = Call.random([*ROWS, *prompt(70, before=480)], heads=13, dim=72)
+    call = Call.random([*ROWS, *prompt(70, before=480)], heads=13, dim=72, most=most, group=group)
     together = call.lists(ops)
     for row in range(0, len(together), 3):
         assert call.lists(ops, [row]) == [together[row]]
@@ -162,8 +211,9 @@ def test_a_row_chooses_the_same_whatever_else_there_is(ops: TorchOps) -> None:
     assert moved.lists(ops) == [places[torch.tensor(row, dtype=torch.long)].tolist() for row in together]
 
 
-def test_the_number_of_threads_changes_no_choice(kernels: TorchOps) -> None:
-    call = Call.random([(0, 3000), *prompt(20, before=100), (5, 1200)])
+@pytest.mark.parametrize(("most", "group"), [(37, 1), (40, 4)])
+def test_the_number_of_threads_changes_no_choice(kernels: TorchOps, most: int, group: int) -> None:
+    call = Call.random([(0, 3000), *prompt(20, before=100), (5, 1200)], most=most, group=group)
     before, chosen = _native.threads(), []
     try:
         for count in (1, 2, 3, 7):
@@ -190,6 +240,9 @@ def test_arguments_that_do_not_fit_are_refused(kernels: TorchOps) -> None:
         replace(call, most=0).lists(kernels)
     with pytest.raises(ValueError, match="none or too many"):
         replace(call, most=2**31).lists(kernels)
+    for group in (0, -1, 36, 2**33):
+        with pytest.raises(ValueError, match=f"37 cells are not whole groups of {group}"):
+            replace(call, group=group).lists(kernels)
     with pytest.raises(ValueError, match="choose_cells"):
         replace(call, weights=call.weights[:, 1:].contiguous()).lists(kernels)
     with pytest.raises(ValueError, match="choose_cells"):

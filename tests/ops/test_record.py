@@ -67,6 +67,7 @@ class Inputs:
         self.in_proj = weight(3 * 24, WIDTH)
         self.taps = random(4, 24)
         self.states = storage(16 + ROWS, 3, 24)
+        self.to_pool, self.gate_bias = weight(12, WIDTH), random(4, 12)
         self.to_keys, self.to_decays = weight(2 * 8, WIDTH), weight(2, WIDTH)
         self.memories = storage(16 + ROWS, 2, 8, 8)
         self.rates, self.scanned = random(2, 16), storage(16 + ROWS, 2, 16)
@@ -106,8 +107,12 @@ def attention(i: Inputs) -> Tensor:
 
 def choose_cells(i: Inputs) -> Tensor:
     query, weights = i.x.reshape(ROWS, 4, 16), ops.linear(i.x, i.router)
-    lists = ops.choose_cells(query, weights, i.single, i.cells, i.starts, i.counts, 5)
-    return ops.attention(query, i.keys, i.values, *lists, 0.25)
+    given = query, weights, i.single, i.cells, i.starts, i.counts
+    single, paired = (
+        ops.attention(query, i.keys, i.values, *ops.choose_cells(*given, most, group), 0.25)
+        for most, group in ((5, 1), (4, 2))
+    )
+    return single + paired
 
 
 def choose_blocks(i: Inputs) -> Tensor:
@@ -151,6 +156,11 @@ def short_conv(i: Inputs) -> Tensor:
     return ops.short_conv(projected, i.taps, None, i.states, i.each, i.ids, i.targets)
 
 
+def pool_recent(i: Inputs) -> Tensor:
+    pooled = ops.linear(i.x, i.to_pool)
+    return ops.pool_recent(pooled, pooled, i.gate_bias, i.states, i.each, i.ids, i.targets)
+
+
 def linear_attention(i: Inputs) -> Tensor:
     keys, decays = ops.linear(i.x, i.to_keys).reshape(len(i.x), 2, 8), ops.linear(i.x, i.to_decays)
     return ops.linear_attention(keys, keys, keys, decays, decays, None, i.memories, i.each, i.ids, i.targets)
@@ -191,6 +201,7 @@ CASES: dict[str, Callable[[Inputs], Tensor]] = {
     "rms_norm": lambda i: ops.rms_norm(i.x, i.norm, 1e-5),
     "rope": rope,
     "route": lambda i: ops.route(i.x, Routing(4))[1],
+    "pool_recent": pool_recent,
     "route_by_table": route_by_table,
     "scale": lambda i: i.x * 0.3,
     "selective_scan": selective_scan,

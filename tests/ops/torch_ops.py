@@ -62,6 +62,9 @@ class TorchOps:
             return self.__getattr__("short_conv")(**named | {"states": as_storage(named["states"])})
         return self.__getattr__("short_conv")(*args[:3], as_storage(args[3]), *args[4:], **named)
 
+    def pool_recent(self, *args: Any) -> Tensor:
+        return self.__getattr__("pool_recent")(*args[:3], as_storage(args[3]), *args[4:])
+
     def linear_attention(self, *args: Any, **named: Any) -> Tensor:
         return self.__getattr__("linear_attention")(*args[:6], as_storage(args[6]), *args[7:], **named)
 

@@ -347,6 +347,28 @@ class Backend(ABC):
         """
 
     @abstractmethod
+    def pool_recent(
+        self,
+        values: Array,
+        gates: Array,
+        bias: Array,
+        states: Storage,
+        starts: Array,
+        sources: Array,
+        targets: Array,
+    ) -> Array:
+        """Return means over the last rows of each sequence, weighed by gates: [T, channels].
+
+        In each channel, row t is the sum of `softmax(gates + bias) * values` over that row and the `taps - 1`
+        before it, the softmax being over these rows: values and gates [T, channels], bias [taps, channels],
+        the latest row's last. So do indexers make one key of a group of positions in GLM 5.3 Flash.
+
+        `states` [slots, taps - 1, 2 * channels], stored as F32 and initially zero, hold the values and then
+        the gates of rows before the batch; starts, sources and targets are as for `short_conv`. A row's
+        result is the same bits however its sequence is split into batches.
+        """
+
+    @abstractmethod
     def linear_attention(
         self,
         queries: Array,
@@ -448,7 +470,15 @@ class Backend(ABC):
 
     @abstractmethod
     def choose_cells(
-        self, q: Array, weights: Array, keys: Storage, cells: Array, starts: Array, counts: Array, most: int
+        self,
+        q: Array,
+        weights: Array,
+        keys: Storage,
+        cells: Array,
+        starts: Array,
+        counts: Array,
+        most: int,
+        group: int = 1,
     ) -> tuple[Array, Array, Array]:
         """Choose at most `most` (1 or more) of the cells that each row sees, for attention to the others.
 
@@ -457,6 +487,10 @@ class Backend(ABC):
         [capacity, 1, dim]. The cells with the largest scores are chosen, among equal scores those that come
         first; NaN counts as the largest. A row that sees no more than `most` keeps all. This is the
         lightning indexer of DeepSeek V3.2 (DeepSeek-AI, arXiv:2512.02556, section 2.1).
+
+        A row's cells may instead be chosen by groups of `group`, which divides `most`, from the start on: a
+        group's key is that of its last cell, and `most // group` groups are chosen. Cells after the last
+        whole group are kept beside them. This is the indexer of GLM 5.3 Flash.
 
         Returns lists as `attention` takes them, int32: cells, starts [T] and counts [T]. A row's cells stay
         in their order. Lists begin at multiples of `LIST_ALIGNMENT`, and neighbouring rows that keep all of

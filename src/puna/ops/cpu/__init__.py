@@ -190,6 +190,18 @@ class CPU(Backend):
             projected, weight, bias, states.stored, starts, sources, targets, gated, activated
         )
 
+    def pool_recent(
+        self,
+        values: Array,
+        gates: Array,
+        bias: Array,
+        states: HostStorage,
+        starts: Array,
+        sources: Array,
+        targets: Array,
+    ) -> Array:
+        return _native.pool_recent(values, gates, bias, states.stored, starts, sources, targets)
+
     def linear_attention(
         self,
         queries: Array,
@@ -278,8 +290,9 @@ class CPU(Backend):
         starts: Array,
         counts: Array,
         most: int,
+        group: int = 1,
     ) -> tuple[Array, Array, Array]:
-        return _native.choose_cells(q, weights, keys.stored, keys.kind, cells, starts, counts, most)
+        return _native.choose_cells(q, weights, keys.stored, keys.kind, cells, starts, counts, most, group)
 
     def choose_blocks(
         self,

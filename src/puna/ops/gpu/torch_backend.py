@@ -403,6 +403,26 @@ class TorchBackend(Backend):
                 states.codes[target] = recent[1:]
         return result
 
+    def pool_recent(
+        self,
+        values: Tensor,
+        gates: Tensor,
+        bias: Tensor,
+        states: DeviceStorage,
+        starts: Tensor,
+        sources: Tensor,
+        targets: Tensor,
+    ) -> Tensor:
+        taps, channels = bias.shape
+        rows, result = torch.cat([values, gates], dim=1), torch.empty_like(values)
+        for t, (start, source, target) in enumerate(_lists(starts, sources, targets)):
+            recent = torch.cat([states.codes[source], rows[start : t + 1]])[-taps:]
+            shares = (recent[:, channels:] + bias).softmax(0)
+            result[t] = (shares * recent[:, :channels]).sum(0)
+            if target >= 0:
+                states.codes[target] = recent[1:]
+        return result
+
     def linear_attention(
         self,
         queries: Tensor,
@@ -517,25 +537,31 @@ class TorchBackend(Backend):
         starts: Tensor,
         counts: Tensor,
         most: int,
+        group: int = 1,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        width = list_width(most)
+        width = list_width(most + group - 1)
         lists = torch.zeros(len(q), width, dtype=torch.int32, device=q.device)
         places: list[int] = []
-        before = -1, 0
+        before = -1, False
         for t, (start, count) in enumerate(zip(*_lists_of(starts, counts), strict=True)):
             seen = cells[start : start + count]
-            if count <= most:
-                kept = places[-1] if t and before[0] == start and before[1] <= most else t
+            keeps_all = count // group <= most // group
+            if keeps_all:
+                kept = places[-1] if t and before == (start, True) else t
                 lists[kept, :count] = seen
             else:  # each row alone, so that products do not depend on how many rows there are
-                scores = weights[t] @ (q[t] @ keys.at(seen)[:, 0].T).relu()
-                best = _ranks(scores).sort(descending=True, stable=True).indices[:most]
-                lists[t, :most] = seen[best.sort().values]
+                whole = count - count % group
+                groups = seen[:whole].view(-1, group)
+                scores = weights[t] @ (q[t] @ keys.at(groups[:, -1])[:, 0].T).relu()
+                best = _ranks(scores).sort(descending=True, stable=True).indices[: most // group]
+                lists[t, :most] = groups[best.sort().values].view(-1)
+                lists[t, most : most + count - whole] = seen[whole:]
                 kept = t
             places.append(kept)
-            before = start, count
+            before = start, keeps_all
         begins = torch.tensor(places, dtype=torch.int32, device=q.device) * width
-        return lists.view(-1), begins, counts.clamp(max=most)
+        lengths = torch.where(counts // group <= most // group, counts, most + counts % group)
+        return lists.view(-1), begins, lengths
 
     def choose_blocks(
         self,

@@ -271,6 +271,27 @@ class Reference(Backend):
         return result
 
     @_without_warnings
+    def pool_recent(
+        self,
+        values: Array,
+        gates: Array,
+        bias: Array,
+        states: HostStorage,
+        starts: Array,
+        sources: Array,
+        targets: Array,
+    ) -> Array:
+        taps, channels = bias.shape
+        rows, result = np.concatenate([values, gates], axis=1), np.empty(values.shape, values.dtype)
+        for t, (start, source, target) in enumerate(zip(starts, sources, targets, strict=True)):
+            recent = np.concatenate([states.stored[source], rows[start : t + 1]])[-taps:]
+            shares = _softmax((recent[:, channels:] + bias).T)  # [channels, taps]
+            result[t] = (shares.T * recent[:, :channels]).sum(0)
+            if target >= 0:
+                states.stored[target] = recent[1:]
+        return result
+
+    @_without_warnings
     def linear_attention(
         self,
         queries: Array,
@@ -387,21 +408,27 @@ class Reference(Backend):
         starts: Array,
         counts: Array,
         most: int,
+        group: int = 1,
     ) -> tuple[Array, Array, Array]:
-        width = list_width(most)
+        width = list_width(most + group - 1)
         lists = np.zeros((len(q), width), np.int32)
         begins = np.arange(len(q), dtype=np.int32) * np.int32(width)
+        keeps_all = counts // group <= most // group
         for t, (start, count) in enumerate(zip(starts, counts, strict=True)):
             seen = cells[start : start + count]
-            if count <= most:
-                if t and starts[t - 1] == start and counts[t - 1] <= most:
+            if keeps_all[t]:
+                if t and starts[t - 1] == start and keeps_all[t - 1]:
                     begins[t] = begins[t - 1]
                 lists[begins[t] // width, :count] = seen
                 continue
-            key = quantized.unpack(keys.stored[seen], keys.kind)[:, 0].astype(q.dtype)
+            whole = count - count % group
+            last = seen[group - 1 : whole : group]
+            key = quantized.unpack(keys.stored[last], keys.kind)[:, 0].astype(q.dtype)
             scores = weights[t] @ np.maximum(q[t] @ key.T, 0)
-            lists[t, :most] = seen[np.sort(_best(_ranks(scores)[None], most)[0])]
-        return lists.reshape(-1), begins, np.minimum(counts, most)
+            best = np.sort(_best(_ranks(scores)[None], most // group)[0])
+            lists[t, :most] = seen[:whole].reshape(-1, group)[best].reshape(-1)
+            lists[t, most : most + count - whole] = seen[whole:]
+        return lists.reshape(-1), begins, np.where(keeps_all, counts, most + counts % group).astype(np.int32)
 
     @_without_warnings
     def choose_blocks(
