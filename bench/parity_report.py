@@ -56,6 +56,7 @@ FAMILIES = {
     "glm4": "GLM-4; GLM-4.1V and GLM-OCR beside their mmproj files",
     "glm4moe": "GLM-4.5, 4.5V, 4.6, 4.7",
     "glm4moelite": "GLM-4.7 Flash",
+    "glm5-next": "GLM-5.3 Flash, without its vision tower",
     "glmocr": "GLM-OCR in one file",
     "gpt-oss": "gpt-oss",
     "gpt2": "GPT-2, DistilGPT2, Cerebras-GPT",

@@ -228,6 +228,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "glm4moelite": Architecture(
         model="deepseek2:DeepSeek2", pre="dbrx", add_bos=False, templates=(DefaultTemplate("glm4.7"),)
     ),
+    "glm5-next": Architecture(model="glm5_next:Glm5Next", converters=("delta",), pre="glm4", add_bos=False),
     "glmocr": Architecture(
         model="glmocr:GlmOcr",
         tower="glm_ocr:GlmOcrVision",

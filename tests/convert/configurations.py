@@ -854,6 +854,28 @@ FAMILIES.update({
     "GlmOcrForConditionalGeneration": _within(
         _QWEN_VL, vision={"out_hidden_size": 64}
     ),
+    "Glm5NextForConditionalGeneration": _within(
+        Family(
+            {
+                **_OWN_HEADS, **_INDEXER, "qk_rope_head_dim": 0, "index_topk": 16, "index_kpool": 4,
+                "layer_types": ["linear_attention", "indexed_attention", "indexed_attention"],
+                "mlp_layer_types": ["dense", "sparse", "sparse"], "linear_head_dim": 8,
+                "linear_num_heads": 4, "hc_mult": 3,
+            },
+            {
+                **_LATENT, "qk_rope_head_dim": (), "q_lora_rank": (24, ABSENT),
+                "layer_types": layers("linear_attention", "indexed_attention"),
+                "indexer_types": (["full", "full", "shared"], ["shared", "full", "shared"], None, ABSENT),
+                "index_topk": (4, 20, 64, ABSENT), "index_kpool": (2, 8, ABSENT),
+                "index_n_heads": (13, 32), "index_head_dim": (16, 40),
+                "index_kpool_always_select_tail": _YES_NO, "linear_lower_bound": (-1.0, None, ABSENT),
+                "hc_mult": (1, 2, 4, ABSENT), "hc_eps": (0.1, ABSENT),
+                "hc_sinkhorn_iters": (1, 5, ABSENT), "swiglu_limit": (0.5, 2.0, ABSENT),
+            },
+            rotated=0,
+        ),
+        vision={"out_hidden_size": 64, "projection_intermediate_size": 16},
+    ),
     "DeepseekOcr2ForConditionalGeneration": _within(
         Family({
             "head_dim": ABSENT, "mlp_layer_types": ["dense", "sparse", "sparse"], "num_key_value_heads": 4,

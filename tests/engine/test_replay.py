@@ -21,6 +21,7 @@ from tests.tiny.compressed import DEEPSEEK_V4
 from tests.tiny.decoders import TinyDecoder, tiny_decoder_gguf
 from tests.tiny.gemma3 import TinyGemma3, tiny_gemma3_gguf
 from tests.tiny.gemmas import TinyGemma3n, TinyGemma4
+from tests.tiny.glm5_next import GLM5_NEXT
 from tests.tiny.latent import DEEPSEEK_V2, DEEPSEEK_V3, GLM_DSA, HY4, MISTRAL4
 from tests.tiny.lfm2 import tiny_lfm2_gguf
 from tests.tiny.llama import TinyLlama, tiny_llama_gguf
@@ -111,8 +112,8 @@ def test_replays_choose_experts_by_the_layers_input(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "tiny",
-    [DEEPSEEK_V3, DEEPSEEK_V2, MISTRAL4, GLM_DSA, MINIMAX_M3, HY4, DEEPSEEK_V4],
-    ids=["V3", "V2", "mistral4", "glm-dsa", "minimax-m3", "hy_v4", "V4"],
+    [DEEPSEEK_V3, DEEPSEEK_V2, MISTRAL4, GLM_DSA, MINIMAX_M3, HY4, DEEPSEEK_V4, GLM5_NEXT],
+    ids=["V3", "V2", "mistral4", "glm-dsa", "minimax-m3", "hy_v4", "V4", "glm5-next"],
 )
 def test_latents_expert_groups_and_query_temperatures_are_replayed(tmp_path: Path, tiny: TinyDecoder) -> None:
     pair = Pair(load_model(tiny_decoder_gguf(tmp_path / "tiny.gguf", tiny)))

@@ -36,6 +36,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "minimax-m3": {},
     "minimax-m3 without a dense layer, odd sizes, two last blocks, tied": {"tie_word_embeddings": False},
     "minimax-m3 no last block, one key": {},
+    "glm5-next wide groups, four streams, attention first": {},
 }
 #: Tokens of a text: more than the windows and original contexts.
 LENGTH = 90

@@ -124,7 +124,7 @@ _EXACT: Final = (
     "ssm_conv1d.weight", "shortconv.conv.weight", "time_mix_lerp_fused.weight", "_norm.weight",
     "conv_stem.conv.weight", "pos_embd.weight", "pos_h.weight", "pos_w.weight", "neck.0.weight",
     "neck.2.weight", "net_2.weight", "net_3.weight", "conv_dw.weight", "hc_attn_fn.weight",
-    "hc_ffn_fn.weight", "output_hc_fn.weight", "compressor_ape.weight",
+    "hc_ffn_fn.weight", "output_hc_fn.weight", "compressor_ape.weight", "indexer_compressor_gate.weight",
 )  # fmt: skip
 #: Numbers of tokens, and of experts.
 _INTEGERS: Final = {"d2t": GGMLType.I64, "ffn_gate_tid2eid.weight": GGMLType.I32}

@@ -22,7 +22,7 @@ from puna.nn.heads import PredictionHead
 from puna.nn.hyper_connections import OutputStreams
 from puna.nn.layers import Embedding, Linear, RMSNorm
 from puna.nn.module import blocks, part, weight
-from puna.nn.transformer_layer import TransformerLayer
+from puna.nn.transformer_layer import StreamLayer, TransformerLayer
 from puna.ops import Array, Rope
 
 if TYPE_CHECKING:
@@ -218,9 +218,10 @@ def read_streams(file: GGUFFile) -> dict[str, Any]:
 
 
 class StreamsDecoder(Decoder):
-    """Decoder with a residual of several streams, which begin alike and end as a weighted sum."""
+    """Decoder with a residual of several streams, which begin alike and end as one."""
 
     options: StreamsOptions
+    layers: Sequence[StreamLayer]  # type: ignore[assignment]
     output_streams: OutputStreams = part()
 
     def embed(self, batch: BatchArrays) -> list[Array]:
@@ -230,7 +231,7 @@ class StreamsDecoder(Decoder):
         last = self.options.block_count - 1
         for layer, rope in zip(self.layers, self.layer_ropes(cache.context), strict=True):
             rows = batch.outputs if layer.index == last and not batch.keeps_all else None
-            carried = layer.forward(carried, batch, cache, rope, rows)  # type: ignore[assignment, arg-type]
+            carried = layer.forward(carried, batch, cache, rope, rows)
         return carried
 
     def finish(self, carried: list[Array], batch: BatchArrays) -> Array:

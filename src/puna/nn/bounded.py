@@ -10,9 +10,8 @@ from functools import cache
 from typing import Protocol
 
 from puna.nn.experts import MixtureOfExperts, RoutingOptions, SharedAndRouted, SharedExpert
-from puna.nn.feed_forward import FeedForward, at_most, clamp
+from puna.nn.feed_forward import LimitedFeedForward
 from puna.nn.module import part
-from puna.ops import Array
 
 
 class BoundedNetworkOptions(RoutingOptions, Protocol):
@@ -29,16 +28,13 @@ class BoundedNetworkOptions(RoutingOptions, Protocol):
         """Limit of the shared expert, or of a layer without experts."""
 
 
-class BoundedFeedForward(FeedForward):
+class BoundedFeedForward(LimitedFeedForward):
     """Network whose activated gates are at most `shared_limit`, and ups between it and its negative."""
 
-    options: BoundedNetworkOptions
-
-    def activated(self, gate: Array, up: Array) -> Array:
-        if most := self.options.shared_limit:
-            gate = at_most(self.ops, gate, inverse_silu(most))
-            up = clamp(self.ops, up, most)
-        return super().activated(gate, up)
+    def loaded(self) -> None:
+        super().loaded()
+        if self.up_limit:
+            self.gate_limit = inverse_silu(self.up_limit)
 
 
 class BoundedSharedExpert(BoundedFeedForward, SharedExpert):

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puna.errors import ModelError
-from puna.nn.feed_forward import FeedForward, at_most, clamp
+from puna.nn.feed_forward import FeedForward, LimitedFeedForward, at_most, clamp
 from puna.nn.layers import Linear
 from puna.nn.low_rank import ExpertLowRank
 from puna.nn.module import Module, WeightSource, part, weight
@@ -293,6 +293,10 @@ class GatedSharedExpert(SharedExpert):
         return self.ops.sigmoid_gate(super().forward(hidden), self.expert_gate(hidden))
 
 
+class LimitedSharedExpert(LimitedFeedForward, SharedExpert):
+    """A shared expert with a limit."""
+
+
 class SharedAndRouted(Module):
     """Sum of the outputs of the shared expert and the routed experts."""
 
@@ -309,6 +313,12 @@ class SharedAndLimited(SharedAndRouted):
     """Sum of the outputs of the shared expert and of routed experts with a limit."""
 
     routed: LimitedExperts = part()
+
+
+class LimitedSharedAndRouted(SharedAndLimited):
+    """Sum of the outputs of shared and routed experts that both have a limit."""
+
+    shared: LimitedSharedExpert = part()
 
 
 class GatedSharedAndRouted(SharedAndRouted):

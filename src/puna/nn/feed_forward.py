@@ -81,6 +81,26 @@ class FeedForward(Module):
         return self.down(self.activated(*self.project(hidden)))
 
 
+class LimitOptions(FeedForwardOptions, Protocol):
+    @property
+    def shared_limit(self) -> float:
+        """The largest gate and up of the shared expert, and of layers without experts; 0: no limit."""
+
+
+class LimitedFeedForward(FeedForward):
+    """Gated network whose gates are at most a limit, and its ups between that and its negative."""
+
+    options: LimitOptions
+
+    def loaded(self) -> None:
+        self.gate_limit = self.up_limit = self.options.shared_limit
+
+    def activated(self, gate: Array, up: Array) -> Array:
+        if self.up_limit:
+            gate, up = at_most(self.ops, gate, self.gate_limit), clamp(self.ops, up, self.up_limit)
+        return super().activated(gate, up)
+
+
 class GeluFeedForward(FeedForward):
     """Gated network whose activation is the tanh approximation of GELU."""
 

@@ -203,3 +203,15 @@ class OutputStreams(StreamReader):
     def read(self, streams: list[Array]) -> Array:
         """Return the sum, [rows, hidden], of `streams` of that shape."""
         return self.sum(streams, self.all_gates(streams))
+
+
+class StreamMean(Module):
+    """Mean of the streams after the last layer."""
+
+    def read(self, streams: list[Array]) -> Array:
+        """Return the mean, [rows, hidden], of `streams` of that shape."""
+        total = streams[0]
+        for each in streams[1:]:
+            total = total + each
+        mean: Array = total * (1 / len(streams))
+        return mean

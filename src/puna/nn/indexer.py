@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Protocol, Self
 import numpy as np
 
 from puna.batch import BatchArrays
-from puna.kvcache.cache import IndexedLayerCache, KVView, LayerCache
+from puna.kvcache.cache import Cache, IndexedLayerCache, KVView, LayerCache, LayerState
 from puna.nn.latent_attention import LatentAttention, LatentAttentionOptions
-from puna.nn.layers import LayerNorm, Linear, Unused, linear_many
+from puna.nn.layers import LayerNorm, Linear, Unused, Values, linear_many
 from puna.nn.module import Module, WeightSource, part, weight
 from puna.ops import Array, Rope
 
@@ -144,6 +144,69 @@ class UnusedIndexer(Module):
     head_weights: Unused | None = weight("proj", "indexer_heads", "hidden_size", optional=True)
 
 
+class GroupIndexerOptions(Protocol):
+    """Layer options that an indexer of groups reads."""
+
+    @property
+    def indexer_heads(self) -> int: ...
+    @property
+    def indexer_dim(self) -> int: ...
+    @property
+    def group_size(self) -> int:
+        """Positions of a group."""
+
+    @property
+    def most_chosen(self) -> int:
+        """Positions in the groups that are chosen."""
+
+    @property
+    def key_norm_eps(self) -> float: ...
+
+
+class GroupIndexer(Module):
+    """Scores of groups of consecutive positions, by means of their keys that gates weigh (GLM 5.3 Flash).
+
+    A group can be chosen once its last position is there, whose cell has its key: that of other cells is the
+    mean over as many positions, and never read. Nothing is rotated.
+    """
+
+    options: GroupIndexerOptions
+    query: Linear = weight("indexer.attn_q_b", "indexer_size", "query_rank")
+    key: Linear = weight("indexer.attn_k", "indexer_dim", "hidden_size")
+    key_norm: LayerNorm = weight("indexer.k_norm", "indexer_dim")
+    head_weights: Linear = weight("indexer.proj", "indexer_heads", "hidden_size")
+    gate: Linear = weight("indexer_compressor_gate", "indexer_dim", "hidden_size")
+    gate_bias: Values = weight("indexer_compressor_ape", "group_size", "indexer_dim")
+
+    def loaded(self) -> None:
+        self.key_norm.eps = self.options.key_norm_eps
+
+    def choose(self, kept: LayerCache, state: LayerState, hidden: Array, vector: Array) -> Choice:
+        """Store the keys of the groups that `hidden` [rows, hidden] ends, and choose by `vector`'s queries.
+
+        The `state` "group" holds keys and gates of the positions before.
+        """
+        o, ops, count, slots = self.options, self.ops, len(hidden), state.slots
+        key, gate, weights = linear_many(hidden, self.key, self.gate, self.head_weights)
+        pooled = ops.pool_recent(
+            self.key_norm(key), gate, self.gate_bias.values, state.states["group"],
+            slots.starts, slots.sources, slots.targets,
+        )  # fmt: skip
+        kept.put(pooled.reshape(count, 1, o.indexer_dim), None)
+        query = self.query(vector).reshape(count, o.indexer_heads, o.indexer_dim)
+        seen = kept.view()
+        if seen.hadamard is not None:
+            query = seen.hadamard(ops, query)
+        return ops.choose_cells(
+            query, weights, seen.keys, seen.cells, seen.starts, seen.counts, o.most_chosen, o.group_size
+        )
+
+
+def group_state(group_size: int, indexer_dim: int) -> tuple[str, tuple[int, ...]]:
+    """Return the name and shape of the state of `GroupIndexer`."""
+    return "group", (group_size - 1, 2 * indexer_dim)
+
+
 class IndexedAttention(LatentAttention):
     """Latent attention to the positions that the layer's indexer chooses."""
 
@@ -151,13 +214,26 @@ class IndexedAttention(LatentAttention):
     indexer: Indexer = part("indexer")
 
     def choose(
-        self, kept: LayerCache, hidden: Array, vector: Array, batch: BatchArrays, rope: Rope | None
+        self, cache: Cache, hidden: Array, vector: Array, batch: BatchArrays, rope: Rope | None
     ) -> KVView:
+        kept = cache.layer(self.index)
         assert isinstance(kept, IndexedLayerCache), "the cache has no keys of the indexer"
         choice = self.indexer.choose(kept.indexer, hidden, vector, batch.positions, rope)
-        batch.choices.clear()  # later layers use only the latest, and the others take memory
-        batch.choices[self.index] = choice
-        return _narrowed(kept.view(), choice)
+        return _chosen(self.index, batch, kept, choice)
+
+
+class GroupIndexedAttention(LatentAttention):
+    """Latent attention to the groups of positions that the layer's indexer chooses, and those after them."""
+
+    indexer: GroupIndexer = part()
+
+    def choose(
+        self, cache: Cache, hidden: Array, vector: Array, batch: BatchArrays, rope: Rope | None
+    ) -> KVView:
+        kept = cache.layer(self.index)
+        assert isinstance(kept, IndexedLayerCache), "the cache has no keys of the indexer"
+        choice = self.indexer.choose(kept.indexer, cache.state(self.index), hidden, vector)
+        return _chosen(self.index, batch, kept, choice)
 
 
 class BorrowingIndexedAttention(LatentAttention):
@@ -167,9 +243,23 @@ class BorrowingIndexedAttention(LatentAttention):
     indexer: UnusedIndexer = part("indexer")
 
     def choose(
-        self, kept: LayerCache, hidden: Array, vector: Array, batch: BatchArrays, rope: Rope | None
+        self, cache: Cache, hidden: Array, vector: Array, batch: BatchArrays, rope: Rope | None
     ) -> KVView:
-        return _narrowed(kept.view(), batch.choices[self.options.lender])
+        return _narrowed(cache.layer(self.index).view(), batch.choices[self.options.lender])
+
+
+class BorrowingFromGroups(BorrowingIndexedAttention):
+    """Latent attention to the groups of positions that another layer's indexer chose."""
+
+    gate: Unused | None = weight("indexer_compressor_gate", "indexer_dim", "hidden_size", optional=True)
+    gate_bias: Unused | None = weight("indexer_compressor_ape", "group_size", "indexer_dim", optional=True)
+
+
+def _chosen(layer: int, batch: BatchArrays, kept: LayerCache, choice: Choice) -> KVView:
+    """Return the view of what `layer` chose, and keep its choice for later layers."""
+    batch.choices.clear()  # they use only the latest, and the others take memory
+    batch.choices[layer] = choice
+    return _narrowed(kept.view(), choice)
 
 
 def _narrowed(seen: KVView, choice: Choice) -> KVView:

@@ -8,7 +8,7 @@ import numpy as np
 
 from puna.batch import BatchArrays
 from puna.gguf import GGMLType
-from puna.kvcache.cache import Cache, KVView, LayerCache
+from puna.kvcache.cache import Cache, KVView
 from puna.nn.attention import attend
 from puna.nn.layers import InterleavedLinear, Linear, RMSNorm, StackedLinear
 from puna.nn.module import Module, WeightSource, part, weight
@@ -160,37 +160,45 @@ class LatentAttention(Module):
         self, hidden: Array, batch: BatchArrays, cache: Cache, rope: Rope | None, rows: Array | None
     ) -> Array:
         """Map [rows, hidden] to the same shape, or only to its rows `rows` (int64)."""
-        o, ops, count = self.options, self.ops, len(hidden)
+        o, ops = self.options, self.ops
         vector = self.queries.shared_vector(hidden)
-        query, rotated = self.queries.expand(vector)
-        latent, rotated_key = self.latents(hidden)
-        latent = self.latent_norm(latent)
-        query = query.reshape(count, o.heads, o.nope_dim)
-        query = ops.join([rotated.reshape(count, o.heads, o.rope_dim), self.absorb(query)])
-        key = ops.join([rotated_key, latent]).reshape(count, 1, o.rope_dim + o.latent_dim)
+        query, key = self.project(vector, hidden)
         if rope is not None:
             ops.rope_(query, batch.positions, rope)
             ops.rope_(key, batch.positions, rope)
         if o.temperature_scale:
             ops.temper_(query, batch.positions, o.temperature_scale, o.original_context, 0)
-        kept = cache.layer(self.index)
-        kept.put(key, None)  # values are the last part of keys
-        seen = self.choose(kept, hidden, vector, batch, rope)
+        cache.layer(self.index).put(key, None)  # values are the last part of keys
+        seen = self.choose(cache, hidden, vector, batch, rope)
         mixed = attend(ops, query, seen, o.attention_scale, sinks=self.sinks)
         if rows is not None:
             mixed, hidden = mixed[rows], hidden[rows]
         values = self.gated(self.expand(mixed.reshape(len(mixed), o.heads, o.latent_dim)), hidden)
         return self.output(values.reshape(len(mixed), o.heads * o.value_dim))
 
+    def project(self, vector: Array, hidden: Array) -> tuple[Array, Array]:
+        """Return queries [rows, heads, dim] in the space of keys, and keys [rows, 1, dim].
+
+        Both begin with the part that is rotated. `vector` is what queries are made from.
+        """
+        o, ops, count = self.options, self.ops, len(hidden)
+        query, rotated = self.queries.expand(vector)
+        latent, rotated_key = self.latents(hidden)
+        latent = self.latent_norm(latent)
+        query = query.reshape(count, o.heads, o.nope_dim)
+        query = ops.join([rotated.reshape(count, o.heads, o.rope_dim), self.absorb(query)])
+        key: Array = ops.join([rotated_key, latent]).reshape(count, 1, o.rope_dim + o.latent_dim)
+        return query, key
+
     def gated(self, values: Array, hidden: Array) -> Array:
         """Apply output gates made from `hidden` to `values` [rows, heads, value_dim], if there are any."""
         return values
 
     def choose(
-        self, kept: LayerCache, hidden: Array, vector: Array, batch: BatchArrays, rope: Rope | None
+        self, cache: Cache, hidden: Array, vector: Array, batch: BatchArrays, rope: Rope | None
     ) -> KVView:
         """Return the cells that each row attends to; `vector` is what its queries are made from."""
-        return kept.view()
+        return cache.layer(self.index).view()
 
 
 class JoinedLatentAttention(LatentAttention):
@@ -202,6 +210,35 @@ class JoinedLatentAttention(LatentAttention):
     def loaded(self) -> None:
         super().loaded()
         self.absorb, self.expand = self.keys_and_values.absorb, self.keys_and_values.expand
+
+
+class PlainQueries(LowRankQueries):
+    """Queries expanded from a short vector, of which no part is rotated."""
+
+    linear: Linear = weight("attn_q_b", "query_size", "query_rank")  # type: ignore[assignment]
+
+    def expand(self, vector: Array) -> list[Array]:
+        return [self.linear(vector)]
+
+
+class PlainLatentAttention(LatentAttention):
+    """Latent attention without a rotated part: a key is a latent (GLM 5.3 Flash).
+
+    All norms have the epsilon of the layer's.
+    """
+
+    queries: PlainQueries = part()
+    latents: Linear = weight("attn_kv_a_mqa", "latent_dim", "hidden_size")  # type: ignore[assignment]
+
+    def loaded(self) -> None:
+        super().loaded()
+        self.latent_norm.eps = self.queries.norm.eps = self.options.norm_eps
+
+    def project(self, vector: Array, hidden: Array) -> tuple[Array, Array]:
+        o, count = self.options, len(hidden)
+        [query] = self.queries.expand(vector)
+        latent = self.latent_norm(self.latents(hidden))
+        return self.absorb(query.reshape(count, o.heads, o.nope_dim)), latent.reshape(count, 1, o.latent_dim)
 
 
 class GatedLatentAttention(LatentAttention):

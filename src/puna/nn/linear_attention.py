@@ -105,9 +105,13 @@ class EntrywiseDeltaNetwork(GatedDeltaNetwork):
     output: Linear = weight("attn_output", "hidden_size", "delta_value_size")
 
     def loaded(self) -> None:
-        rates = np.repeat(self.ops.numpy(self.decay_of_heads.values), self.options.memory_dim)
+        rates = np.repeat(self.ops.numpy(self.head_rates()), self.options.memory_dim)
         self.rates = self.ops.array(rates)  # of each key entry
         super().loaded()
+
+    def head_rates(self) -> Array:
+        """Return the factor of each head's log decays [heads], which is below 0 if they have no bound."""
+        return self.decay_of_heads.values
 
     def decays(self, alpha: Array) -> Array:
         of_keys: Array = self.log_decays(alpha).reshape(len(alpha), self.options.value_heads, -1)

@@ -9,6 +9,7 @@ from puna.kvcache.cache import Cache
 from puna.nn.attention import SelfAttention
 from puna.nn.experts import MixtureOfExperts, dense_or_experts
 from puna.nn.feed_forward import FeedForward
+from puna.nn.hyper_connections import HyperConnection
 from puna.nn.layers import LayerNorm, RMSNorm
 from puna.nn.module import Module, part, weight
 from puna.ops import Array, Rope
@@ -183,3 +184,27 @@ class FeedForwardLayer(TransformerLayer):
         hidden = hidden if rows is None else hidden[rows]
         total: Array = hidden + self.scaled(self.feed_forward.forward(self.feed_forward_norm(hidden)))
         return total
+
+
+class StreamLayer(Module):
+    """Layer of a residual of several streams, which each half reads as one and adds to."""
+
+    mixer_connection: HyperConnection
+    mixer_norm: RMSNorm = weight("attn_norm", "hidden_size")
+    mixer: Mixer
+    feed_forward_connection: HyperConnection
+    feed_forward_norm: RMSNorm = weight("ffn_norm", "hidden_size")
+    feed_forward: TokenWise
+
+    def forward(
+        self, streams: list[Array], batch: BatchArrays, cache: Cache, rope: Rope | None, rows: Array | None
+    ) -> list[Array]:
+        """Map streams [rows, hidden] to the same, or to their rows `rows` (int64)."""
+        hidden, mixture = self.mixer_connection.read(streams)
+        mixed = self.mixer.forward(self.mixer_norm(hidden), batch, cache, rope, rows)
+        if rows is not None:
+            streams, mixture = [each[rows] for each in streams], mixture[rows]
+        streams = self.mixer_connection.add(streams, mixed, mixture)
+        hidden, mixture = self.feed_forward_connection.read(streams)
+        fed = self.feed_forward.forward(self.feed_forward_norm(hidden))
+        return self.feed_forward_connection.add(streams, fed, mixture)

@@ -70,6 +70,7 @@ _KEPT: Final = (
     "_norm.weight", "ffn_gate_inp.weight", "altup", "laurel", "per_layer_model_proj", "ssm_conv1d",
     "shortconv.conv.weight", "attn_rel_b.weight", ".position_embd", ".rel_pos", ".patch_embd",
     ".patch_merger", "hc_", "ffn_gate_tid2eid.weight", "compressor_ape.weight",
+    "indexer_compressor_gate.weight",
 )  # fmt: skip
 _KEPT_NAMES: Final = ("position_embd.weight", "token_types.weight")
 _KEPT_BEGINNINGS: Final = ("v.", "a.", "mm.")

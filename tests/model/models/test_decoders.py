@@ -41,6 +41,7 @@ from tests.tiny.decoders import (
     tiny_decoder_gguf,
 )
 from tests.tiny.gemmas import TinyGemma3n, TinyGemma4
+from tests.tiny.glm5_next import GLM5_NEXT, GLM5_NEXT_ODD, GLM5_NEXT_WIDE
 from tests.tiny.heads import MIMO2
 from tests.tiny.hybrids import EXPERTS as EXPERTS_BESIDE
 from tests.tiny.hybrids import SETTINGS, TinyHybrid
@@ -510,6 +511,9 @@ MODELS = {
     ),
     "deepseek4": DEEPSEEK_V4,
     "deepseek4 one stream, odd heads, sigmoids, tied": DEEPSEEK_V4_PLAIN,
+    "glm5-next": GLM5_NEXT,
+    "glm5-next wide groups, four streams, attention first": GLM5_NEXT_WIDE,
+    "glm5-next without bounds, biased, one stream, tied, faint keys": GLM5_NEXT_ODD,
     "mistral4": MISTRAL4,
     "mimo2": MIMO2,
     "mimo2 fused": dataclasses.replace(MIMO2, fused=True, seed=63),

@@ -20,6 +20,7 @@ from tests.model.split.splitting import split
 from tests.tiny.decoders import GEMMA2, QWEN3_MOE, TinyGpt, tiny_decoder_gguf
 from tests.tiny.gemma3 import TinyGemma3, tiny_gemma3_gguf
 from tests.tiny.gemmas import TinyGemma3n, TinyGemma4
+from tests.tiny.glm5_next import GLM5_NEXT
 from tests.tiny.hybrids import TinyHybrid
 from tests.tiny.kimi import KIMI_LINEAR
 from tests.tiny.latent import DEEPSEEK_V3
@@ -49,6 +50,7 @@ MODELS: dict[str, Callable[[Path], Path]] = {
     "gemma2": decoder(GEMMA2),
     "deepseek2": decoder(DEEPSEEK_V3),
     "kimi": decoder(KIMI_LINEAR),
+    "glm5-next": decoder(GLM5_NEXT),
     "falcon": decoder(FALCON_H1),
     "nemotron": decoder(NEMOTRON_H),
     "gpt2": decoder(TinyGpt("gpt2")),

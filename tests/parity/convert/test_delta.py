@@ -1,4 +1,4 @@
-"""Qwen3-Next, Qwen 3.5 and Kimi Linear, converted by us and by llama.cpp's converter."""
+"""Qwen3-Next, Qwen 3.5, Kimi Linear and GLM 5.3 Flash, converted by us and by llama.cpp's converter."""
 
 from __future__ import annotations
 
@@ -22,14 +22,28 @@ def _kimi(config: dict[str, Any]) -> dict[str, Any]:
     return {"linear_attn_config": linear}
 
 
+def _glm(config: dict[str, Any]) -> dict[str, Any]:
+    text = config["text_config"]
+    linear = {
+        "head_dim": text["linear_head_dim"], "num_heads": text["linear_num_heads"],
+        "short_conv_kernel_size": text["linear_conv_kernel_dim"],
+        "gate_lower_bound": text["linear_lower_bound"], "safe_gate": text["linear_lower_bound"] is not None,
+    }  # fmt: skip
+    dense = text["mlp_layer_types"].index("sparse")
+    more = {"linear_attn_config": linear, "mla_use_nope": True, "first_k_dense_replace": dense}
+    return {"text_config": text | more}
+
+
 DELTA = Lineage(
     ("delta",),
     published={
         "KimiLinearForCausalLM": Published(
             _kimi, renamed={r"block_sparse_moe\.(gate|up|down)_proj": r"mlp.\1_proj"}
         ),
+        "Glm5NextForConditionalGeneration": Published(_glm),
     },
     differing={
+        "glm5-next": {"expert_gating_func", "expert_group_count", "expert_group_used_count"},
         "kimi-linear": {"expert_gating_func", "expert_weights_norm"},
         "qwen35": {"rope.dimension_sections"},
         "qwen35moe": {"rope.dimension_sections"},

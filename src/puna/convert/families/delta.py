@@ -1,4 +1,4 @@
-"""Delta networks: Qwen3-Next, Qwen 3.5, Kimi Linear, and Ling 3."""
+"""Delta networks: Qwen3-Next, Qwen 3.5, Kimi Linear, Ling 3, and GLM 5.3 Flash."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import numpy as np
 from puna.convert.checkpoint import Values
 from puna.convert.config import Config
 from puna.convert.families.latent import ASSUMED as LATENT_ASSUMED
+from puna.convert.families.latent import INDEXER_KEYS, INDEXER_NAMES, choosing, dense_layers
 from puna.convert.families.latent import KEYS as LATENT_KEYS
 from puna.convert.families.latent import NAMES as LATENT_NAMES
-from puna.convert.families.latent import dense_layers
 from puna.convert.families.mamba import column, convolution, decay
 from puna.convert.families.qwen import EXPERTS, NOT_SUMMED
 from puna.convert.family import PLAIN, SCALED, Assumption, Change, Family, Key, Place, Split
 from puna.convert.keys import layer_limits
-from puna.errors import ConversionError
+from puna.errors import ConversionError, shown
 
 KEYS: Final[dict[str, Key]] = {
     **EXPERTS,
@@ -319,4 +319,101 @@ LING3: Final = Family(
     },
     harmless=("head_dim", "layer_group_size", "num_mtp_layers", "mtp_*", "moe_router_enable_expert_bias"),
 )  # fmt: skip
-FAMILIES: Final = (*_GATED_DELTA, KIMI, LING3, replace(KIMI, hf=("KimiLinearModel",), prefix="model."))
+
+
+def _glm_kv_heads(config: Config) -> list[int]:
+    """Return 1 for each layer with attention, else 0; prediction heads have it."""
+    kinds = config.get("layer_types")
+    if kinds is None:
+        attends = [layer % 4 == 3 for layer in range(config.layers)]
+    else:
+        attends = [kind != "linear_attention" for kind in kinds]
+        known = {"linear_attention", "indexed_attention", "full_attention"}
+        if strange := {*map(str, kinds)} - known:
+            raise ConversionError(f"config.json: 'layer_types' has {shown(strange)}, which is not known")
+    if not any(attends):
+        raise ConversionError("config.json: no layer has attention, but a layer must have it")
+    return [*map(int, attends), *[1] * config.heads_ahead]
+
+
+def _glm_attending(config: Config) -> tuple[list[int], ...]:
+    """Return the layers with attention, counted from 0 and from 1."""
+    heads = _glm_kv_heads(config)[: config.layers]
+    return tuple([i + first for i, count in enumerate(heads) if count] for first in (0, 1))
+
+
+def _glm_bound(config: Config) -> float | None:
+    """Return the lowest log decay of delta networks, as transformers finds it; None if there is none."""
+    bound = config.get("linear_lower_bound") if "linear_lower_bound" in config.raw else -5.0
+    linear, safe = config.raw.get("linear_attn_config"), config.get("linear_attn_config.safe_gate")
+    own = config.get("linear_attn_config.gate_lower_bound")
+    if isinstance(linear, dict):
+        bound = own if "gate_lower_bound" in linear else bound
+        bound = -5.0 if bound is None and safe is not False else bound
+    if bound is not None and not bound < 0:
+        raise ConversionError(f"config.json: the lower bound of log decays is {shown(bound)}, not below 0")
+    return None if bound is None else float(bound)
+
+
+def _glm_limits(config: Config) -> list[float]:
+    """Return the limit of each layer's gates and ups."""
+    most = config["swiglu_limit"]
+    if not isinstance(most, int | float) or not most > 0:
+        raise ConversionError(f"config.json: 'swiglu_limit' is {shown(most)}, but should be above 0")
+    return [float(most)] * (config.layers + config.heads_ahead)
+
+
+GLM: Final = Family(
+    hf=("Glm5NextForConditionalGeneration",), architecture="glm5-next",
+    keys={
+        **LATENT_KEYS, **INDEXER_KEYS, "attention.head_count_kv": _glm_kv_heads,
+        "attention.layer_norm_epsilon": lambda config: 1e-6, "expert_gating_func": lambda config: 2,
+        "leading_dense_block_count": lambda config: dense_layers(config, min(3, config.layers)),
+        "ssm.conv_kernel": _KEYS["ssm.conv_kernel"], "kda.head_dim": _delta_head,
+        "kda.gate_lower_bound": _glm_bound, "attention.indexer.types": choosing,
+        "attention.indexer.kpool": "index_kpool",
+        "attention.indexer.kpool_select_tail": lambda config: True,
+        "hyper_connection.count": "hc_mult", "hyper_connection.epsilon": "hc_eps",
+        "hyper_connection.sinkhorn_iterations": "hc_sinkhorn_iters",
+        "swiglu_clamp_exp": _glm_limits, "swiglu_clamp_shexp": _glm_limits,
+    },
+    names={
+        **LATENT_NAMES, **INDEXER_NAMES,
+        **{
+            f"model.layers.{{}}.self_attn.{theirs}": f"blk.{{}}.{ours}"
+            for theirs, ours in _KIMI_MIXER.items()
+        },
+        **{
+            f"model.layers.{{}}.self_attn.indexer.index_kpool_compress_{part}":
+            f"blk.{{}}.indexer_compressor_{part}.weight"
+            for part in ("ape", "gate")
+        },
+        **{
+            f"model.layers.{{}}.hc_{half}_{part}": f"blk.{{}}.hc_{half}_{part}.weight"
+            for half in ("attn", "ffn")
+            for part in ("fn", "base", "scale")
+        },
+    },
+    changes={
+        "ssm_a": lambda values, config: -np.exp(values).reshape(-1),
+        **{f"ssm_conv1d_{part}.weight": _convolution for part in "qkv"},
+    },
+    pre="glm4", ropes=PLAIN,
+    defaults={
+        "norm_topk_prob": True, "routed_scaling_factor": 2.5, "rms_norm_eps": 1e-5, "q_lora_rank": 1536,
+        "kv_lora_rank": 512, "qk_rope_head_dim": 0, "qk_nope_head_dim": 256, "v_head_dim": 256,
+        "n_group": 1, "topk_group": 1, "n_shared_experts": 1, "index_topk": 2048, "index_n_heads": 32,
+        "index_head_dim": 128, "index_kpool": 16, "hc_mult": 4, "hc_eps": 1e-6, "hc_sinkhorn_iters": 20,
+        "swiglu_limit": 10.0,
+    },
+    assumed={
+        **LATENT_ASSUMED, "qk_rope_head_dim": 0, "mla_use_nope": True, "mhc": True,
+        "index_kpool_always_select_tail": True, "mlp_bias": False,
+        "first_k_dense_replace": lambda config: dense_layers(config, min(3, config.layers)),
+        "num_key_value_heads": lambda config: config.heads, "linear_num_heads": lambda config: config.heads,
+        "linear_attn_config.num_heads": lambda config: config.heads,
+        "linear_attn_config.full_attn_layers": _glm_attending,
+    },
+    harmless=("head_dim", "linear_attn_config.kda_layers", "indexer_rope_interleave"),
+)  # fmt: skip
+FAMILIES: Final = (*_GATED_DELTA, KIMI, LING3, GLM, replace(KIMI, hf=("KimiLinearModel",), prefix="model."))

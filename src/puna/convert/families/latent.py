@@ -99,13 +99,13 @@ ASSUMED: Final[dict[str, Assumption]] = {
     "topk_method": "noaux_tc",
 }
 #: Beside the others, of models that attend to the positions an indexer chooses.
-_INDEXER_NAMES: Final[dict[str, Place]] = {
+INDEXER_NAMES: Final[dict[str, Place]] = {
     f"model.layers.{{}}.self_attn.indexer.{theirs}": f"blk.{{}}.indexer.{ours}"
     for theirs, ours in {
         "wq_b": "attn_q_b", "wk": "attn_k", "k_norm": "k_norm", "weights_proj": "proj",
     }.items()
 }  # fmt: skip
-_INDEXER_KEYS: Final[dict[str, Key]] = {
+INDEXER_KEYS: Final[dict[str, Key]] = {
     "attention.indexer.head_count": "index_n_heads",
     "attention.indexer.key_length": "index_head_dim",
     "attention.indexer.top_k": "index_topk",
@@ -115,7 +115,7 @@ _INDEXED: Final[dict[str, Assumption]] = {
 }  # fmt: skip
 
 
-def _choosing(config: Config) -> list[bool]:
+def choosing(config: Config) -> list[bool]:
     """Return for each layer whether it has an indexer, as transformers finds it."""
     kinds, pattern = config.get("indexer_types"), config.get("index_topk_pattern")
     period, first = config.get("index_topk_freq"), config.get("index_skip_topk_offset")
@@ -136,7 +136,7 @@ def _choosing_in_fours(config: Config) -> list[bool]:
     """Return for each layer of a Hy 4 whether it has an indexer."""
     if config.get("indexer_types") is None:
         return [i == 0 or i % 4 == 1 for i in range(config.layers)]
-    return _choosing(config)
+    return choosing(config)
 
 
 def _expert_limits(config: Config) -> list[float] | None:
@@ -207,7 +207,7 @@ _LATENT: Final = (
     ),
     Family(
         hf=("DeepseekV32ForCausalLM",), architecture="deepseek32",
-        keys={**KEYS, **_INDEXER_KEYS, **_gating(2)}, names={**NAMES, **_INDEXER_NAMES}, pre="deepseek-v3",
+        keys={**KEYS, **INDEXER_KEYS, **_gating(2)}, names={**NAMES, **INDEXER_NAMES}, pre="deepseek-v3",
         assumed={**_INDEXED, "indexer_rope_interleave": False}, harmless=_HARMLESS,
         defaults={
             "norm_topk_prob": True, "routed_scaling_factor": 2.5, "q_lora_rank": 1536,
@@ -217,8 +217,8 @@ _LATENT: Final = (
     ),
     Family(
         hf=("GlmMoeDsaForCausalLM",), architecture="glm-dsa",
-        keys={**KEYS, **_INDEXER_KEYS, **_gating(2), "attention.indexer.types": _choosing},
-        names={**NAMES, **_INDEXER_NAMES}, pre="glm4",
+        keys={**KEYS, **INDEXER_KEYS, **_gating(2), "attention.indexer.types": choosing},
+        names={**NAMES, **INDEXER_NAMES}, pre="glm4",
         assumed={**_INDEXED, "indexer_rope_interleave": True}, harmless=_HARMLESS,
         defaults={
             "norm_topk_prob": True, "routed_scaling_factor": 2.5, "rms_norm_eps": 1e-5, "q_lora_rank": 2048,
@@ -229,12 +229,12 @@ _LATENT: Final = (
     Family(
         hf=("HYV4ForCausalLM",), architecture="hy_v4",
         keys={
-            **KEYS, **_INDEXER_KEYS, **_gating(2), "attention.indexer.types": _choosing_in_fours,
+            **KEYS, **INDEXER_KEYS, **_gating(2), "attention.indexer.types": _choosing_in_fours,
             "leading_dense_block_count": lambda config: dense_layers(config, 1),
             "swiglu_clamp_exp": _expert_limits, "hyper_connection.count": "hc_mult",
             "hyper_connection.epsilon": "hc_eps", "hyper_connection.magnitude": "hc_magnitude",
         },
-        names={**NAMES, **_INDEXER_NAMES, **_STREAM_NAMES}, pre="hy_v4", rename=_as_published,
+        names={**NAMES, **INDEXER_NAMES, **_STREAM_NAMES}, pre="hy_v4", rename=_as_published,
         dropped=("model.mtp_layers.",),
         assumed={
             **_INDEXED, "layer_types": lambda config: tuple(

@@ -9,9 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from puna.batch import BatchArrays
 from puna.gguf.metadata import flags, invalid, limits, positive
-from puna.kvcache.cache import Cache
 from puna.model.decoder import StreamsDecoder, StreamsOptions, read_streams
 from puna.model.layer_cache import ChosenBy
 from puna.model.models.deepseek32 import DeepSeek32, IndexedLayerOptions
@@ -21,9 +19,8 @@ from puna.nn.feed_forward import FeedForward
 from puna.nn.hyper_connections import FeedForwardConnection, MixerConnection
 from puna.nn.indexer import BorrowingIndexedAttention, IndexedAttention
 from puna.nn.latent_attention import GatedLatentAttention
-from puna.nn.layers import RMSNorm
-from puna.nn.module import Module, blocks, part, weight
-from puna.ops import Array, Rope
+from puna.nn.module import blocks, part
+from puna.nn.transformer_layer import StreamLayer
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
@@ -65,26 +62,11 @@ def feed_forward_kind(options: HyV4LayerOptions) -> type[FeedForward | SharedAnd
     return SharedAndLimited if options.expert_count else FeedForward
 
 
-class Layer(Module):
+class Layer(StreamLayer):
     mixer_connection: MixerConnection = part()
-    mixer_norm: RMSNorm = weight("attn_norm", "hidden_size")
     mixer: Attention | BorrowingGatedAttention = part(choose=mixer_kind)
     feed_forward_connection: FeedForwardConnection = part()
-    feed_forward_norm: RMSNorm = weight("ffn_norm", "hidden_size")
     feed_forward: FeedForward | SharedAndLimited = part(choose=feed_forward_kind)
-
-    def forward(
-        self, streams: list[Array], batch: BatchArrays, cache: Cache, rope: Rope | None, rows: Array | None
-    ) -> list[Array]:
-        """Map streams [rows, hidden] to the same, or to their rows `rows` (int64)."""
-        hidden, mixture = self.mixer_connection.read(streams)
-        mixed = self.mixer.forward(self.mixer_norm(hidden), batch, cache, rope, rows)
-        if rows is not None:
-            streams, mixture = [each[rows] for each in streams], mixture[rows]
-        streams = self.mixer_connection.add(streams, mixed, mixture)
-        hidden, mixture = self.feed_forward_connection.read(streams)
-        fed = self.feed_forward.forward(self.feed_forward_norm(hidden))
-        return self.feed_forward_connection.add(streams, fed, mixture)
 
 
 class HyV4(StreamsDecoder, DeepSeek32):

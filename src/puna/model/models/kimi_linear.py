@@ -74,10 +74,7 @@ class KimiLinear(Decoder):
         options = TextOptions.read(
             file, TextDefaults(head_dims=names, rotates=cls.rotates, routing=routing, all_attend=False)
         )
-        latent_dim, unrotated = (
-            required(file, "attention.kv_lora_rank"),
-            required(file, "rope.dimension_count"),
-        )
+        latent_dim, unrotated = required(file, "attention.kv_lora_rank"), cls.read_unrotated(file)
         query_rank = max(scalar(file, "attention.q_lora_rank", 0), 0)
         dim, taps = required(file, "kda.head_dim"), required(file, "ssm.conv_kernel")
         if unrotated >= (head_dim := options.layers[0].head_dim):
@@ -105,3 +102,8 @@ class KimiLinear(Decoder):
             )  # fmt: skip
 
         return options.each(own)
+
+    @classmethod
+    def read_unrotated(cls, file: GGUFFile) -> int:
+        """Return the size of the part of a latent attention's keys that is called rotated."""
+        return required(file, "rope.dimension_count")
