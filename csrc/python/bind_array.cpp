@@ -176,6 +176,7 @@ NewArray<T> new_array(const intptr_t* shape, int dims) {
 
 template Array<float> array(Argument, const char*);
 template Array<int32_t> array(Argument, const char*);
+template Array<int64_t> array(Argument, const char*);
 template Array<uint8_t> array(Argument, const char*);
 template Array<float> written(Argument, const char*);
 template NewArray<float> new_array(const intptr_t*, int);

@@ -6,6 +6,7 @@
 
 #include "bind_array.h"
 #include "program.h"
+#include "recurrent/ngrams.h"
 #include "recurrent/recurrent.h"
 #include "recurrent/selective_scan.h"
 #include "registrations.h"
@@ -177,6 +178,52 @@ NewArray<float> bind_selective_scan(Argument x_, Argument steps_, Argument rates
     return y;
 }
 
+// Throws std::out_of_range unless every head has rows, all with numbers that int32 holds.
+void check_parts(const int64_t* sizes, const int64_t* offsets, int64_t heads) {
+    for (int64_t head = 0; head < heads; head++) {
+        const int64_t size = sizes[head], offset = offsets[head];
+        if (size < 1 || size > INT32_MAX || offset < 0 || offset > INT32_MAX - size) {
+            throw std::out_of_range("a head of n-grams cannot have " + std::to_string(size) + " rows from " +
+                                    std::to_string(offset) + " on");
+        }
+    }
+}
+
+NewArray<int32_t> bind_ngram_rows(Argument tokens_, Argument multipliers_, Argument sizes_, Argument offsets_,
+                                  int64_t boundary, Argument states_, Argument starts_, Argument sources_,
+                                  Argument targets_) {
+    const auto tokens = array<int32_t>(tokens_, "ngram_rows tokens");
+    const auto multipliers = array<int64_t>(multipliers_, "ngram_rows multipliers"),
+               sizes = array<int64_t>(sizes_, "ngram_rows sizes"),
+               offsets = array<int64_t>(offsets_, "ngram_rows offsets");
+    const auto states = written<float>(states_, "ngram_rows states");
+    const auto starts = array<int32_t>(starts_, "ngram_rows starts"),
+               sources = array<int32_t>(sources_, "ngram_rows sources"),
+               targets = array<int32_t>(targets_, "ngram_rows targets");
+    bool fits = tokens.dims == 1 && multipliers.dims == 1 && multipliers.size > 1 && sizes.dims == 1 &&
+                states.dims == 2 && boundary >= 0 && boundary < ngram_token_limit;
+    if (fits) {
+        const int64_t rows = tokens.size, kept = multipliers.size - 1;
+        fits = sizes.size > 0 && sizes.size % kept == 0 && offsets.is({sizes.size}) && states.shape[1] == kept &&
+               starts.is({rows}) && sources.is({rows}) && targets.is({rows});
+    }
+    if (!fits) {
+        throw misfit("ngram_rows", {{"tokens", tokens_}, {"multipliers", multipliers_}, {"sizes", sizes_},
+                                    {"offsets", offsets_}, {"states", states_}, {"starts", starts_},
+                                    {"sources", sources_}, {"targets", targets_}});
+    }
+    auto found = new_array<int32_t>({tokens.shape[0], sizes.shape[0]});
+    const StateRows rows = {starts.data, sources.data, targets.data, tokens.size};
+    const NgramRows call = {rows,        tokens.data, multipliers.data, sizes.data, offsets.data,
+                            states.data, found.data,  multipliers.size, sizes.size, static_cast<int32_t>(boundary)};
+    perform("ngram_rows", [call, slots = states.shape[0]] {
+        check_states(call.rows, slots);
+        check_parts(call.sizes, call.offsets, call.heads);
+        ngram_rows(call);
+    });
+    return found;
+}
+
 }  // namespace
 
 void register_recurrent(nb::module_& m) {
@@ -193,6 +240,9 @@ void register_recurrent(nb::module_& m) {
     m.def("selective_scan", &bind_selective_scan, "x"_a, "steps"_a, "rates"_a, "keys"_a, "queries"_a, "skips"_a,
           "states"_a, "starts"_a, "sources"_a, "targets"_a,
           "The recurrence of Mamba 1; raises IndexError for rows and states that do not exist.");
+    m.def("ngram_rows", &bind_ngram_rows, "tokens"_a, "multipliers"_a, "sizes"_a, "offsets"_a, "boundary"_a,
+          "states"_a, "starts"_a, "sources"_a, "targets"_a,
+          "Rows of a table of n-grams; raises IndexError for rows, states and parts that do not exist.");
 }
 
 }  // namespace puna

@@ -570,6 +570,9 @@ void register_rows(nb::module_& m) {
     m.def("squared_relu", [](Argument x) { return bind_single<squared_relu>("squared_relu", x); }, "x"_a,
           "max(x, 0)^2.");
     m.def("softplus", &bind_softplus, "x"_a, "scale"_a, "scale * ln(1 + e^x).");
+    m.def(
+        "signed_root", [](Argument x, float floor) { return bind_each<signed_root>("signed_root", x, floor); }, "x"_a,
+        "floor"_a, "sign(x) * sqrt(max(|x|, floor)).");
     m.def("sigmoid", [](Argument x) { return bind_single<sigmoid>("sigmoid", x); }, "x"_a, "1 / (1 + e^-x).");
     m.def("sigmoid_gate", &bind_sigmoid_gate, "x"_a, "gate"_a, "x * sigmoid(gate), by value or by row.");
     m.def(

@@ -47,8 +47,9 @@ bool runs_the_same(const std::string& operation, CpuLevel a, CpuLevel b, std::op
     }
     if (is_one_of({"short_conv", "pool_recent", "linear_attention"})) return &recurrent_kernels(a) == &recurrent_kernels(b);
     if (is_one_of({"selective_scan"})) return &scan_kernels(a) == &scan_kernels(b);
-    if (is_one_of({"route", "embed", "temper", "add", "offset", "multiply", "scale", "softplus", "sigmoid", "split", "join",
-                   "mix", "match_rms", "above", "balance", "pool_groups", "join_lists", "route_by_table"})) {
+    if (is_one_of({"route", "embed", "temper", "add", "offset", "multiply", "scale", "softplus", "sigmoid", "signed_root",
+                   "split", "join", "mix", "match_rms", "above", "balance", "pool_groups", "join_lists",
+                   "route_by_table", "ngram_rows"})) {
         return true;
     }
     throw nb::value_error(("the extension has no operation '" + operation + "' that computes").c_str());

@@ -182,6 +182,13 @@ void sigmoid(const float* x, int64_t count, float* y) {
     for (int64_t i = 0; i < count; i++) y[i] = 1 / (1 + std::exp(-x[i]));
 }
 
+void signed_root(const float* x, float floor, int64_t count, float* y) {
+    for (int64_t i = 0; i < count; i++) {
+        const float size = std::fabs(x[i]);
+        y[i] = size == 0 ? 0 : std::copysign(std::sqrt(size < floor ? floor : size), x[i]);   // NaN stays
+    }
+}
+
 void add(const float* a, const float* b, int64_t count, float* y) {
     parallel_ranges(count, floats_per_task, [&](int64_t begin, int64_t end, int) {
         for (int64_t i = begin; i < end; i++) y[i] = a[i] + b[i];

@@ -59,6 +59,8 @@ void squared_relu(const float* x, int64_t count, float* y);
 // y = scale * ln(1 + e^x) of x [rows, width], and 1 / (1 + e^-x), for the small arrays of heads' gates.
 void softplus(const float* x, const float* scale, int64_t rows, int64_t width, float* y);
 void sigmoid(const float* x, int64_t count, float* y);
+// y = sign(x) sqrt(max(|x|, floor)), which is 0 for 0, for the same.
+void signed_root(const float* x, float floor, int64_t count, float* y);
 // y = x * sigmoid(gate) for x [rows, width]; a row has `width` gates, or a single one.
 void sigmoid_gate(const float* x, const float* gate, int64_t rows, int64_t width, bool one_gate, float* y);
 void softcap(const float* x, float cap, int64_t count, float* y);

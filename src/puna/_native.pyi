@@ -299,6 +299,9 @@ def softplus(x: Array, scale: Array) -> NDArray[Any]:
 def sigmoid(x: Array) -> NDArray[Any]:
     """1 / (1 + e^-x)."""
 
+def signed_root(x: Array, floor: float) -> NDArray[Any]:
+    """sign(x) * sqrt(max(|x|, floor))."""
+
 def sigmoid_gate(x: Array, gate: Array) -> NDArray[Any]:
     """x * sigmoid(gate), by value or by row."""
 
@@ -373,6 +376,21 @@ def selective_scan(
 ) -> NDArray[Any]:
     """
     The recurrence of Mamba 1; raises IndexError for rows and states that do not exist.
+    """
+
+def ngram_rows(
+    tokens: Array,
+    multipliers: Array,
+    sizes: Array,
+    offsets: Array,
+    boundary: int,
+    states: Array,
+    starts: Array,
+    sources: Array,
+    targets: Array,
+) -> NDArray[Any]:
+    """
+    Rows of a table of n-grams; raises IndexError for rows, states and parts that do not exist.
     """
 
 def choose(rows: Sequence[Draw]) -> list[int]:

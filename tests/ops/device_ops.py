@@ -68,6 +68,9 @@ class DeviceOps(TorchOps):
     def linear_attention(self, *args: Any, **named: Any) -> Tensor:
         return self._with_states("linear_attention", 6, args, named)
 
+    def ngram_rows(self, *args: Any) -> Tensor:
+        return self._with_states("ngram_rows", 5, args, {})
+
     def selective_scan(self, *args: Any) -> Tensor:
         return self._with_states("selective_scan", 6, args, {})
 

@@ -193,8 +193,8 @@ def _check_states(given: Sequence[Any]) -> None:
     states.check(_within(targets))
 
 
-_short_conv, _pool_recent, _linear_attention, _selective_scan = map(
-    _operation, ("short_conv", "pool_recent", "linear_attention", "selective_scan")
+_short_conv, _pool_recent, _linear_attention, _selective_scan, _ngram_rows = map(
+    _operation, ("short_conv", "pool_recent", "linear_attention", "selective_scan", "ngram_rows")
 )
 
 
@@ -237,6 +237,10 @@ class OddBackend(Backend):
     def selective_scan(self, *args: Any) -> OddArray:
         _check_states(args[6:])
         return _selective_scan(self, *args)  # type: ignore[no-any-return]
+
+    def ngram_rows(self, *args: Any) -> OddArray:
+        _check_states(args[5:])
+        return _ngram_rows(self, *args)  # type: ignore[no-any-return]
 
     def concatenate(self, arrays: Sequence[OddArray]) -> OddArray:  # type: ignore[override]
         return OddArray(np.concatenate(list(map(_given, arrays))))

@@ -92,6 +92,19 @@ def test_squared_relu_matches_its_definition(ops: TorchOps, shape: tuple[int, ..
     assert ops.squared_relu(x).isnan().sum() == 1
 
 
+@pytest.mark.parametrize("shape", [(1,), (3, 77), (2, 5, 4)])
+def test_signed_root_matches_its_definition(ops: TorchOps, shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape)
+    exact = x.double().sign() * x.double().abs().clamp(min=0.5).sqrt()
+    close(ops.signed_root(x, 0.5), exact)
+
+
+def test_signed_root_keeps_zero_and_nan(ops: TorchOps) -> None:
+    x = torch.tensor([0.0, -0.0, 1e-9, -1e-9, -4.0, torch.inf, torch.nan])
+    expected = torch.tensor([0.0, 0.0, 1e-3, -1e-3, -2.0, torch.inf, torch.nan])
+    torch.testing.assert_close(ops.signed_root(x, 1e-6), expected, equal_nan=True)
+
+
 def test_gelu_of_each_value_is_accurate(ops: TorchOps) -> None:
     x = torch.linspace(-30, 30, 40001)[None]
     error = (ops.gelu(x).double() - F.gelu(x.double())).abs() / x.abs().clamp_min(1e-30)

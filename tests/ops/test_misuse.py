@@ -128,6 +128,7 @@ def test_store_rows_refuses_cells_that_do_not_exist(kernels: TorchOps, cells: to
         lambda ops: ops.softcap(torch.randn(2, 8).half(), 30.0),
         lambda ops: ops.gelu(torch.randn(2, 8).double()),
         lambda ops: ops.squared_relu(torch.randn(2, 8).double()),
+        lambda ops: ops.signed_root(torch.randn(2, 8).double(), 1e-6),
         lambda ops: ops.split(torch.randn(2, 8), 3),
         lambda ops: ops.split(torch.randn(2, 8), 0),
         lambda ops: ops.split(torch.randn(2, 2, 8), 4),
@@ -172,6 +173,6 @@ def test_other_operations_refuse_arguments_that_do_not_fit(
     with pytest.raises(
         ValueError,
         match=r"rms_norm|layer_norm|gelu|squared_relu|swiglu|geglu|reglu|sigmoid_gate|softcap|rope_|temper_|store_rows"
-        r"|split|mix|balance|match_rms|above",
+        r"|split|mix|balance|match_rms|above|signed_root",
     ):
         call(kernels)

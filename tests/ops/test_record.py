@@ -71,6 +71,12 @@ class Inputs:
         self.to_keys, self.to_decays = weight(2 * 8, WIDTH), weight(2, WIDTH)
         self.memories = storage(16 + ROWS, 2, 8, 8)
         self.rates, self.scanned = random(2, 16), storage(16 + ROWS, 2, 16)
+        self.before = storage(16 + ROWS, 2)  # tokens
+        self.before.stored[:] = self.random.integers(0, 16, (16 + ROWS, 2))
+        self.hashes = [
+            np.array(each, np.int64) for each in ([7919, 104729, 3], [11, 13, 12, 12], [0, 12, 24, 36])
+        ]
+        self.table = weight(48, 16)
         self.each = indices(range(ROWS))  # every row begins a sequence
         self.targets = indices(range(16, 16 + ROWS))
         self.ones, self.table = indices([1] * ROWS), indices(np.arange(32).reshape(16, 2))
@@ -171,6 +177,11 @@ def selective_scan(i: Inputs) -> Tensor:
     return ops.selective_scan(x, x, i.rates, keys, keys, i.rates[0], i.scanned, i.each, i.ids, i.targets)
 
 
+def ngram_rows(i: Inputs) -> Tensor:
+    rows = ops.ngram_rows(i.ids, *i.hashes, 5, i.before, i.each, i.ids, i.targets)
+    return ops.embedding(rows.reshape(-1), i.table).reshape(ROWS, -1)
+
+
 #: An operation for each extension function that a forward pass may call.
 CASES: dict[str, Callable[[Inputs], Tensor]] = {
     "add": lambda i: i.x + i.x,
@@ -196,6 +207,7 @@ CASES: dict[str, Callable[[Inputs], Tensor]] = {
     "mix": lambda i: ops.mix([i.x, i.x + i.x], i.x)[1],
     "offset": lambda i: 0.1 + (i.x + 0.3),
     "multiply": lambda i: i.x * i.x * i.norm,
+    "ngram_rows": ngram_rows,
     "pool_groups": pool_groups,
     "reglu": lambda i: ops.reglu(i.x, i.x),
     "rms_norm": lambda i: ops.rms_norm(i.x, i.norm, 1e-5),
@@ -207,6 +219,7 @@ CASES: dict[str, Callable[[Inputs], Tensor]] = {
     "selective_scan": selective_scan,
     "short_conv": short_conv,
     "sigmoid": lambda i: ops.sigmoid(i.x),
+    "signed_root": lambda i: ops.signed_root(i.x, 0.1),
     "softplus": lambda i: ops.softplus(i.x, i.norm),
     "sigmoid_gate": lambda i: ops.sigmoid_gate(i.x, i.x),
     "split": lambda i: ops.split(i.x, 4)[2],

@@ -68,6 +68,9 @@ class TorchOps:
     def linear_attention(self, *args: Any, **named: Any) -> Tensor:
         return self.__getattr__("linear_attention")(*args[:6], as_storage(args[6]), *args[7:], **named)
 
+    def ngram_rows(self, *args: Any) -> Tensor:
+        return self.__getattr__("ngram_rows")(*args[:5], as_storage(args[5]), *args[6:])
+
     def selective_scan(self, *args: Any) -> Tensor:
         return self.__getattr__("selective_scan")(*args[:6], as_storage(args[6]), *args[7:])
 

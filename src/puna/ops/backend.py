@@ -319,6 +319,10 @@ class Backend(ABC):
         """Return `1 / (1 + e^-x)`. Float32, any shape."""
 
     @abstractmethod
+    def signed_root(self, x: Array, floor: float) -> Array:
+        """Return `sign(x) * sqrt(max(|x|, floor))`, which is 0 for 0. Float32, any shape."""
+
+    @abstractmethod
     def short_conv(
         self,
         projected: Array,
@@ -429,6 +433,32 @@ class Backend(ABC):
         """
 
     @abstractmethod
+    def ngram_rows(
+        self,
+        tokens: Array,
+        multipliers: Array,
+        sizes: Array,
+        offsets: Array,
+        boundary: int,
+        states: Storage,
+        starts: Array,
+        sources: Array,
+        targets: Array,
+    ) -> Array:
+        """Return the rows of a table that each token and those before it are hashed to: int32 [T, heads].
+
+        An n-gram is the token and the n - 1 before it in its sequence, n being 2 to `longest`. Its hash is
+        the exclusive or of `token * multipliers[0]`, `previous token * multipliers[1]`, ...: tokens int32
+        [T], multipliers int64 [longest]. A row's entry h is `offsets[h] + hash % sizes[h]`, both int64
+        [heads]; the first `heads / (longest - 1)` heads are of bigrams, as many of trigrams follow, and so
+        on. A token before which there is no other, or only beyond a `boundary`, has that token there
+        instead. Products must not exceed int64, nor tokens 2^24.
+
+        `states` [slots, longest - 1], stored as F32 and initially zero, are the tokens before a row, the
+        latest last, minus `boundary`; starts, sources and targets are as for `short_conv`.
+        """
+
+    @abstractmethod
     def store_rows(self, target: Storage, cells: Array, rows: Array) -> None:
         """Set `target[cells] = rows`, rounded or quantised: rows [T, heads, dim], cells [T] distinct."""
 
@@ -490,7 +520,7 @@ class Backend(ABC):
 
         A row's cells may instead be chosen by groups of `group`, which divides `most`, from the start on: a
         group's key is that of its last cell, and `most // group` groups are chosen. Cells after the last
-        whole group are kept beside them. This is the indexer of GLM 5.3 Flash.
+        whole group are kept beside them. So do the indexers of GLM 5.3 Flash and Qwen 3.8 Flash Next.
 
         Returns lists as `attention` takes them, int32: cells, starts [T] and counts [T]. A row's cells stay
         in their order. Lists begin at multiples of `LIST_ALIGNMENT`, and neighbouring rows that keep all of

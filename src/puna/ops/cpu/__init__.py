@@ -162,6 +162,7 @@ class CPU(Backend):
     sigmoid_gate = staticmethod(_native.sigmoid_gate)
     softplus = staticmethod(_native.softplus)
     sigmoid = staticmethod(_native.sigmoid)
+    signed_root = staticmethod(_native.signed_root)
     softcap = staticmethod(_native.softcap)
     temper_ = staticmethod(_native.temper)
 
@@ -240,6 +241,22 @@ class CPU(Backend):
     ) -> Array:
         return _native.selective_scan(
             x, steps, rates, keys, queries, skips, states.stored, starts, sources, targets
+        )
+
+    def ngram_rows(
+        self,
+        tokens: Array,
+        multipliers: Array,
+        sizes: Array,
+        offsets: Array,
+        boundary: int,
+        states: HostStorage,
+        starts: Array,
+        sources: Array,
+        targets: Array,
+    ) -> Array:
+        return _native.ngram_rows(
+            tokens, multipliers, sizes, offsets, boundary, states.stored, starts, sources, targets
         )
 
     def store_rows(self, target: HostStorage, cells: Array, rows: Array) -> None:

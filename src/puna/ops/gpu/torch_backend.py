@@ -364,6 +364,9 @@ class TorchBackend(Backend):
     def sigmoid(self, x: Tensor) -> Tensor:
         return _sigmoid(x)
 
+    def signed_root(self, x: Tensor, floor: float) -> Tensor:
+        return x.sign() * x.abs().clamp_min(floor).sqrt()
+
     def softcap(self, x: Tensor, cap: float) -> Tensor:
         return cap * (x / cap).tanh()
 
@@ -484,6 +487,35 @@ class TorchBackend(Backend):
             if target >= 0:
                 states.codes[target] = state
         return result
+
+    def ngram_rows(
+        self,
+        tokens: Tensor,
+        multipliers: Tensor,
+        sizes: Tensor,
+        offsets: Tensor,
+        boundary: int,
+        states: DeviceStorage,
+        starts: Tensor,
+        sources: Tensor,
+        targets: Tensor,
+    ) -> Tensor:
+        kept, rows = len(multipliers) - 1, torch.arange(len(tokens), device=tokens.device)
+        recent = [tokens.long()]  # the row's token, the one before it, ...
+        for back in range(1, kept + 1):
+            from_start = rows - back - starts
+            of_state = states.codes[sources, (kept + from_start).clamp(0, kept - 1)].long() + boundary
+            recent.append(torch.where(from_start >= 0, recent[0][(rows - back).clamp_min(0)], of_state))
+        stored = (targets >= 0).nonzero()[:, 0]
+        after = torch.stack(recent[kept - 1 :: -1], dim=1) - boundary
+        states.codes[targets[stored]] = after[stored].float()
+        mixed, ended = recent[0] * multipliers[0], torch.zeros_like(tokens, dtype=torch.bool)
+        hashes = []
+        for token, multiplier in zip(recent[1:], multipliers[1:], strict=True):
+            ended = ended | (token == boundary)
+            mixed = mixed ^ token.where(~ended, boundary) * multiplier
+            hashes.append(mixed[:, None].expand(-1, len(sizes) // kept))
+        return (offsets + torch.cat(hashes, dim=1) % sizes).int()
 
     def store_rows(self, target: DeviceStorage, cells: Tensor, rows: Tensor) -> None:
         target.put_at(cells, rows)

@@ -228,6 +228,10 @@ class Reference(Backend):
         return _sigmoid(x)
 
     @_without_warnings
+    def signed_root(self, x: Array, floor: float) -> Array:
+        return np.sign(x) * np.sqrt(np.maximum(np.abs(x), x.dtype.type(floor)))
+
+    @_without_warnings
     def softcap(self, x: Array, cap: float) -> Array:
         return cap * np.tanh(x / x.dtype.type(cap))
 
@@ -352,6 +356,32 @@ class Reference(Backend):
             result[t] = queries[t] @ state + skips * x[t]
             if target >= 0:
                 states.stored[target] = state
+        return result
+
+    def ngram_rows(
+        self,
+        tokens: Array,
+        multipliers: Array,
+        sizes: Array,
+        offsets: Array,
+        boundary: int,
+        states: HostStorage,
+        starts: Array,
+        sources: Array,
+        targets: Array,
+    ) -> Array:
+        kept = len(multipliers) - 1
+        orders = np.repeat(np.arange(kept), len(sizes) // kept)  # of each head, from bigrams on
+        result = np.empty((len(tokens), len(sizes)), np.int32)
+        for t, (start, source, target) in enumerate(zip(starts, sources, targets, strict=True)):
+            before = states.stored[source].astype(np.int64) + boundary
+            recent = np.concatenate([before, tokens[start : t + 1]])[-kept - 1 :]
+            if target >= 0:
+                states.stored[target] = recent[1:] - boundary
+            earlier = recent[-2::-1]  # the latest first
+            seen = np.where(np.cumsum(earlier == boundary) > 0, boundary, earlier)
+            products = np.concatenate([recent[-1:], seen]) * multipliers
+            result[t] = offsets + np.bitwise_xor.accumulate(products)[1:][orders] % sizes
         return result
 
     def store_rows(self, target: HostStorage, cells: Array, rows: Array) -> None:
