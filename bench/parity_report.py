@@ -118,6 +118,7 @@ FAMILIES = {
     "qwen3": "Qwen3, Qwen3 Embedding, Qwen3 Reranker; LightOnOCR",
     "qwen35": "Qwen3.5, Qwen3.6",
     "qwen35moe": "Qwen3.5, Qwen3.6 with experts",
+    "qwen4exp": "Qwen3.8 Flash Next",
     "qwen3moe": "Qwen3 with experts, Qwen3-Coder",
     "qwen3next": "Qwen3-Next, Qwen3-Coder-Next",
     "qwen3vl": "Qwen3-VL, Qwen3-VL Reranker, Qwen3-ASR",

@@ -563,6 +563,13 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         add_bos=False,
         templates=(DefaultTemplate("qwen3"),),
     ),
+    "qwen4exp": Architecture(
+        model="qwen4exp:Qwen4Exp",
+        projectors=("qwen3vl_merger",),
+        converters=("delta",),
+        pre="qwen35",
+        add_bos=False,
+    ),
     "refact": Architecture(model="refact:Refact", converters=("remote_code",)),
     "rwkv6": Architecture(model="rwkv6:Rwkv6", converters=("rwkv",), templates=(DefaultTemplate("rwkv"),)),
     "rwkv6qwen2": Architecture(

@@ -174,7 +174,7 @@ WITHOUT_EFFECT: Final = frozenset({
     "initializer_factor", "initializer_range", "is_gated_act", "mamba_ssm_cache_dtype", "mlp_dropout",
     "model_max_length", "moe_shared_expert_overlap", "mtp_layer_types", "mtp_layers_block_type",
     "mtp_mlp_layer_types", "num_logits_to_keep", "num_nextn_predict_layers", "output_router_logits",
-    "pad_token_id", "pretraining_tp", "qa_dropout",
+    "number_of_conv_states", "pad_token_id", "pretraining_tp", "qa_dropout",
     "qk_head_dim", "rescale_prenorm_residual", "resid_pdrop", "residual_dropout", "router_aux_loss_coef",
     "router_jitter_noise", "sep_token_id", "seq_classif_dropout", "sparse_pred_ignore_index",
     "sparse_prediction", "time_step_init_scheme", "time_step_scale", "use_associative_scan", "use_cache",
@@ -435,6 +435,26 @@ _DELTA: Final[dict[str, Any]] = {
     "layer_types": ["linear_attention", _FULL, "linear_attention"],
     "rope_parameters": {"rope_theta": 1e4, "rope_type": "default", "partial_rotary_factor": 0.5},
 }  # fmt: skip
+_QWEN4: Final[dict[str, Any]] = {
+    "layer_types": ["linear_attention", _FULL, "linear_attention"], "output_gate_type": "sigmoid",
+    "rope_parameters": {"rope_theta": 1e4, "rope_type": "default", "partial_rotary_factor": 0.5},
+    "hc_count": 3, "hc_lowrank": 12, "ple_layer_ids": [3], "ple_embed_dim": 24, "ngram_size": 3,
+    "heads_per_ngram": 2, "ple_conv_kernel_size": 3, "ngram_vocab_size_base": 40,
+    "make_ngram_vocab_size_divisible_by": 8, "split_ngram_parts": 4, "indexer_n_heads": 13,
+    "indexer_kv_heads": 1, "indexer_head_dim": 12, "indexer_budget": 8, "indexer_compress_ratio": 4,
+    "eos_token_id": 2,
+    "number_of_conv_states": ABSENT,
+}  # fmt: skip
+_QWEN4_VALUES: Final[dict[str, Sequence[Any]]] = {
+    "layer_types": _HYBRID, "hc_count": (2, 4, ABSENT), "hc_lowrank": (5, 32, ABSENT),
+    "ple_layer_ids": ([1], [1, 3], [2], [], ABSENT), "ple_embed_dim": (16, 48, ABSENT),
+    "ngram_size": (2, 4, ABSENT), "heads_per_ngram": (1, 3, ABSENT), "seed": (1, 70, ABSENT),
+    "ple_conv_kernel_size": (1, 2, ABSENT), "ngram_vocab_size_base": (20, 101),
+    "make_ngram_vocab_size_divisible_by": (1, 64, ABSENT), "split_ngram_parts": (1, 3, ABSENT),
+    "indexer_n_heads": (11, 16, ABSENT), "indexer_kv_heads": (2, ABSENT), "indexer_head_dim": (8, 20),
+    "indexer_budget": (4, 12, 10), "indexer_compress_ratio": (1, 2, 8),
+    "output_gate_type": ("silu", "swish", None, ABSENT),
+}  # fmt: skip
 _GRANITE: Final[dict[str, Any]] = {
     "embedding_multiplier": 6.0, "residual_multiplier": 0.22, "attention_multiplier": 0.1,
     "logits_scaling": 0.5,
@@ -518,6 +538,7 @@ FAMILIES: Final[dict[str, Family]] = {
     "Qwen3NextForCausalLM": Family(_DELTA, {"layer_types": _HYBRID}, rotated=8),
     "Qwen3_5ForCausalLM": Family(_DELTA, {"layer_types": _HYBRID}, rotated=8),
     "Qwen3_5MoeForCausalLM": Family(_DELTA, {"layer_types": _HYBRID}, rotated=8),
+    "Qwen4ExpForCausalLM": Family(_QWEN4, _QWEN4_VALUES, rotated=8),
     # Gemma.
     "GemmaForCausalLM": Family(), "Gemma2ForCausalLM": Family(_GEMMA),
     "Gemma3ForCausalLM": Family({**_GEMMA, "layer_types": [_WINDOW, _FULL, _WINDOW]}, kinds=_PER_KIND),
@@ -916,6 +937,13 @@ FAMILIES.update({
             base={**_DELTA, "rope_parameters": _by_axes(2, 1, 1, partial_rotary_factor=0.5)},
         ),
         vision=_DEEP,
+    ),
+    "Qwen4ExpForConditionalGeneration": _within(
+        replace(
+            FAMILIES["Qwen4ExpForCausalLM"],
+            base={**_QWEN4, "rope_parameters": _by_axes(2, 1, 1, partial_rotary_factor=0.5)},
+        ),
+        vision={name: size for name, size in _DEEP.items() if "deepstack" not in name},
     ),
     "MuseGlimmerForConditionalGeneration": _within(
         Family(

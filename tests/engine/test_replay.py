@@ -22,6 +22,7 @@ from tests.tiny.decoders import TinyDecoder, tiny_decoder_gguf
 from tests.tiny.gemma3 import TinyGemma3, tiny_gemma3_gguf
 from tests.tiny.gemmas import TinyGemma3n, TinyGemma4
 from tests.tiny.glm5_next import GLM5_NEXT
+from tests.tiny.hybrids import QWEN4
 from tests.tiny.latent import DEEPSEEK_V2, DEEPSEEK_V3, GLM_DSA, HY4, MISTRAL4
 from tests.tiny.lfm2 import tiny_lfm2_gguf
 from tests.tiny.llama import TinyLlama, tiny_llama_gguf
@@ -188,7 +189,7 @@ def test_replays_find_recurrent_states(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "tiny", [MAMBA2, GRANITE_HYBRID, FALCON_H1, NEMOTRON_H_LATENT, RWKV7], ids=lambda tiny: tiny.hf
+    "tiny", [MAMBA2, GRANITE_HYBRID, FALCON_H1, NEMOTRON_H_LATENT, RWKV7, QWEN4], ids=lambda tiny: tiny.hf
 )
 def test_states_are_replayed_alone_and_beside_attention(tmp_path: Path, tiny: TinyDecoder) -> None:
     pair = Pair(load_model(tiny_decoder_gguf(tmp_path / "model.gguf", tiny)))

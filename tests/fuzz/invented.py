@@ -272,6 +272,26 @@ OWN: dict[str, dict[str, Any]] = {
     "qwen35moe": {**_LINEAR, **_EXPERTS, "expert_shared_feed_forward_length": 64},
     "qwen3moe": {**_EXPERTS, "expert_group_count": 2, "expert_group_used_count": 1},
     "qwen3next": {**_LINEAR, **_EXPERTS, "expert_shared_feed_forward_length": 64},
+    "qwen4exp": {
+        **_LINEAR,
+        **_EXPERTS,
+        "expert_shared_feed_forward_length": 64,
+        "hyper_connection.count": 2,
+        "hyper_connection.low_rank": 8,
+        "attention.indexer.head_count": 2,
+        "attention.indexer.key_length": 16,
+        "attention.indexer.top_k": 8,
+        "attention.compress_ratios": [0, 4],
+        "ple.layers": [0],
+        "ple.ngram_size": 3,
+        "ple.heads_per_ngram": 2,
+        "ple.conv_kernel": 3,
+        "ple.eos_token_id": 5,
+        "ple.layer_multipliers": [7919, 104729, 1299709],
+        "ple.head_offsets": [0, 11, 24, 41],
+        "ple.head_vocab_sizes": [11, 13, 17, 19],
+        "embedding_length_per_layer_input": 16,
+    },
     "qwen3vl": _PLACES,
     "qwen3vlmoe": {**_PLACES, **_EXPERTS},
     "refact": {"attention.head_count_kv": 1},
@@ -403,6 +423,8 @@ def invented(architecture: str, kind: GGMLType = GGMLType.F32, tokenizer: str = 
         model.tensors["blk.0.laurel_l.weight"] = numbers.matrix((8, HIDDEN))
     if "bert" in architecture:
         model.tensors["token_types.weight"] = numbers.matrix((2, HIDDEN))
+    if architecture == "qwen4exp":
+        model.tensors["per_layer_token_embd.weight"] = numbers.matrix((64, 16))
     if architecture == "mllama":
         model.tensors["output.weight"] = numbers.matrix((rows - 1, HIDDEN))
     # Until the layers' tensors are known.

@@ -27,6 +27,7 @@ from tests.tiny.decoders import PHI3, QWEN3_MOE, tiny_decoder_gguf
 from tests.tiny.gemma3 import TinyGemma3, tiny_gemma3_gguf
 from tests.tiny.gemmas import TinyGemma3n
 from tests.tiny.glm5_next import GLM5_NEXT
+from tests.tiny.hybrids import QWEN4
 from tests.tiny.latent import DEEPSEEK_V3, GLM_DSA, HY4
 from tests.tiny.lfm2 import TinyLfm2, tiny_lfm2_gguf
 from tests.tiny.llama import TinyLlama, tiny_llama_gguf
@@ -55,6 +56,7 @@ MAKERS: dict[str, Callable[[Path], Path]] = {
     "hy_v4": lambda path: tiny_decoder_gguf(path, HY4),
     "deepseek4": lambda path: tiny_decoder_gguf(path, DEEPSEEK_V4),
     "glm5-next": lambda path: tiny_decoder_gguf(path, GLM5_NEXT),
+    "qwen4exp": lambda path: tiny_decoder_gguf(path, QWEN4),
 }
 
 

@@ -37,6 +37,17 @@ CHANGES: dict[str, dict[str, Any]] = {
     "minimax-m3 without a dense layer, odd sizes, two last blocks, tied": {"tie_word_embeddings": False},
     "minimax-m3 no last block, one key": {},
     "glm5-next wide groups, four streams, attention first": {},
+    # Its n-grams have as many values as hidden states, and its readers need axes of rotation.
+    "qwen4exp": {
+        "ple_embed_dim": 60,
+        "hidden_size": 60,
+        "rope_parameters": {
+            "rope_theta": 1e6,
+            "rope_type": "default",
+            "partial_rotary_factor": 0.5,
+            "mrope_section": [2, 1, 1],
+        },
+    },
 }
 #: Tokens of a text: more than the windows and original contexts.
 LENGTH = 90

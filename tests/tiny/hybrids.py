@@ -54,3 +54,18 @@ class TinyHybrid(TinyDecoder):
                 for kind in ("attn_qkv", "attn_gate"):
                     del found.tensors[f"{layer}{kind}.weight"]
                 found.tensors[f"{layer}ssm_in.weight"] = tensor.numpy()
+
+
+#: Two layers of either kind, n-grams in the third, and attention to few blocks, the last not whole.
+QWEN4 = TinyHybrid(
+    "qwen4_exp_text",
+    {
+        **SETTINGS, **EXPERTS, "eos_token_id": 3, "output_gate_type": "sigmoid",
+        "layer_types": ["linear_attention", "indexed_attention"] * 2, "hc_count": 3, "hc_lowrank": 20,
+        "ple_layer_ids": [3], "ple_embed_dim": 48, "ple_conv_kernel_size": 3, "ngram_size": 3,
+        "heads_per_ngram": 3, "ngram_vocab_size_base": 50, "make_ngram_vocab_size_divisible_by": 16,
+        "split_ngram_parts": 3, "indexer_n_heads": 11, "indexer_kv_heads": 1, "indexer_head_dim": 12,
+        "indexer_budget": 12, "indexer_compress_ratio": 4,
+    },
+    seed=171,
+)  # fmt: skip

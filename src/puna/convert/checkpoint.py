@@ -371,6 +371,14 @@ class Checkpoint(PublishedFolder):
         scales = decoded(scale.read(), scale.dtype).reshape(scale.shape)
         return scaled_in_blocks(found, scales, self._block)
 
+    def integers(self, name: str) -> list[int]:
+        """Return a tensor's numbers exactly. Raises ConversionError unless they are 64-bit integers."""
+        stored = self.tensors[name]
+        if stored.dtype != "I64":
+            raise ConversionError(f"tensor {shown(name)} should be 64-bit integers, but is {stored.dtype}")
+        found: list[int] = np.frombuffer(stored.read(), "<i8").tolist()
+        return found
+
     def is_mxfp4(self, name: str) -> bool:
         """Whether the tensor consists of 4-bit codes, 32 of which share a power of two."""
         return name in self._scales and (name.endswith(_CODES) or self.tensors[name].dtype in _PAIRS)

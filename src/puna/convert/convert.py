@@ -43,7 +43,12 @@ logger = logging.getLogger(__name__)
 Report = Callable[[int, int], None]
 
 _TYPES: Final = {FileType.F32: GGMLType.F32, FileType.F16: GGMLType.F16, FileType.BF16: GGMLType.BF16}
-_KINDS: Final = {"tokenizer.ggml.scores": ValueType.FLOAT32, "tokenizer.ggml.token_type": ValueType.INT32}
+_KINDS: Final = {
+    "tokenizer.ggml.scores": ValueType.FLOAT32, "tokenizer.ggml.token_type": ValueType.INT32,
+    **dict.fromkeys(
+        ("ple.layer_multipliers", "ple.head_offsets", "ple.head_vocab_sizes"), ValueType.UINT64
+    ),
+}  # fmt: skip
 _PIECE: Final = 1 << 20  # values
 _AHEAD: Final = 3  # pieces queued per thread
 _FORMAT_VERSION: Final = 2

@@ -73,6 +73,7 @@ class Family:
     pre: str = ""  # the pre-tokenizer's name, if several split text alike
     prefix: str = ""  # prepended to names that lack it
     dropped: tuple[str, ...] = ()  # prefixes of tensors left out of the file
+    joined: tuple[str, ...] = ()  # tensors of the file whose members' rows follow one another
     kept: tuple[str, ...] = ()  # prefixes of the only tensors kept, spelled as in `names`; empty: all
     sense: Sense = "vision"  # of a tower
     alone: bool = False  # whether checkpoints have this tower and no text model

@@ -192,6 +192,7 @@ _LISTS: Final = (
     "sparsity_scale", "image_mean", "image_std", "deepstack_layers", "pinpoints", "layer_indexes",
     "attention_layers", "layers_indices", "recurrent_layers", "feature_layer",
     "swiglu_clamp_exp", "swiglu_clamp_shexp", "compress_ratios",
+    "ple.layers", "ple.layer_multipliers", "ple.head_offsets", "ple.head_vocab_sizes",
     "indexer.types", "alignment_heads", "target_layers",
     "xielu.alpha_p", "xielu.alpha_n", "xielu.beta", "xielu.eps",
 )  # fmt: skip

@@ -176,7 +176,7 @@ class TensorPart:
 
 @dataclass
 class Target:
-    """A tensor of the file: either a stack of experts, which are its parts, or its only part."""
+    """A tensor of the file: a stack of experts or of rows, which are its parts, or its only part."""
 
     name: str
     parts: dict[int, TensorPart] = field(default_factory=dict)
@@ -224,7 +224,8 @@ def targets(checkpoint: Checkpoint, config: Config, family: Family, mostly: GGML
             continue
         split = place if isinstance(place, Split) else None
         for index, target in enumerate(split.targets if split else (str(place),)):
-            there = found.setdefault(target, Target(target, stacked=expert is not None))
+            stacked = expert is not None and target not in family.joined
+            there = found.setdefault(target, Target(target, stacked=stacked))
             number = expert or 0
             if number in there.parts:
                 raise ConversionError(
@@ -359,20 +360,27 @@ def _set_shape_and_type(target: Target, checkpoint: Checkpoint, config: Config, 
         target.shape = target.constant.shape
         return
     if sorted(target.parts) != list(range(len(target.parts))):
-        raise ConversionError(f"'{target.name}' lacks some of its {max(target.parts) + 1} experts")
-    shapes = set()
+        kind = "experts" if target.stacked else "parts"
+        raise ConversionError(f"'{target.name}' lacks some of its {max(target.parts) + 1} {kind}")
+    shapes, rows = set(), 0
     for part in target.parts.values():
         given = np.zeros(checkpoint.shape(part.source), np.float16)  # uses no memory until written
         try:
-            shapes.add(part.values(given, config).shape)
+            shape = part.values(given, config).shape
+            if len(target.parts) > 1 and not target.stacked:
+                rows, shape = rows + shape[0], (0, *shape[1:])
+            shapes.add(shape)
         except (ValueError, IndexError, ZeroDivisionError) as error:
             raise ConversionError(
                 f"tensor {shown(part.source)} of shape {'x'.join(map(str, given.shape))} does not fit "
                 f"config.json: {error}"
             ) from None
     if len(shapes) > 1:
-        raise ConversionError(f"the experts of '{target.name}' have different shapes: {sorted(shapes)}")
+        kind = "experts" if target.stacked else "parts"
+        raise ConversionError(f"the {kind} of '{target.name}' have different shapes: {sorted(shapes)}")
     (shape,) = shapes
+    if rows:
+        shape = (rows, *shape[1:])
     target.shape = (len(target.parts), *shape) if target.stacked else shape
     if 0 in target.shape:
         raise ConversionError(f"'{target.name}' of shape {'x'.join(map(str, target.shape))} has no values")

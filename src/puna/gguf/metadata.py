@@ -93,6 +93,22 @@ def per_layer(
     return tuple(values)
 
 
+def whole_numbers(file: GGUFFile, key: str, count: int) -> tuple[int, ...]:
+    """Return the `count` integers `key`, which are at least 0 and may have 63 bits.
+
+    Raises `ModelError` if the key is missing, has another number of values or another type.
+    """
+    values: Any = file.get(key)
+    if values is None:
+        raise missing(file, key)
+    if isinstance(values, str | int | float) or len(values) != count:
+        raise invalid(file, key, f"should have {count} numbers, not {shown(values)}")
+    for each in values:
+        if isinstance(each, bool) or not isinstance(each, int) or not 0 <= each < 2**63:
+            raise invalid(file, key, f"should have whole numbers, but has {shown(each)}")
+    return tuple(values)
+
+
 def number(file: GGUFFile, key: str, default: float) -> float:
     """Return the float `key`.
 

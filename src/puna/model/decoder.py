@@ -7,34 +7,28 @@ it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from puna.batch import BatchArrays
 from puna.errors import ModelError
-from puna.gguf.metadata import invalid, positive, required
 from puna.kvcache.cache import Cache, Shift
 from puna.model.base import TextModel
-from puna.model.options import LayerOptions, TextOptions
+from puna.model.options import LayerOptions
 from puna.nn.heads import PredictionHead
-from puna.nn.hyper_connections import OutputStreams
 from puna.nn.layers import Embedding, Linear, RMSNorm
-from puna.nn.module import blocks, part, weight
-from puna.nn.transformer_layer import StreamLayer, TransformerLayer
+from puna.nn.module import blocks, weight
+from puna.nn.transformer_layer import TransformerLayer
 from puna.ops import Array, Rope
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from puna.gguf import GGUFFile
-
 #: A rotation up to the context of the training, which comes first, and beyond it; None: there is none.
 LayerRope = tuple[int, Rope, Rope] | None
 
-#: More streams than any model has.
-_MAX_STREAMS = 64
 #: Lower bound of divisors of frequencies, so that none becomes infinite.
 _MIN_FACTOR = 1e-6
 
@@ -199,43 +193,6 @@ class Decoder(TextModel):
         scale, cap = self.options.logit_scale, self.options.logit_softcap
         logits = output(normed if scale == 1 else normed * scale)
         return self.ops.softcap(logits, cap) if cap else logits
-
-
-@dataclass(frozen=True, kw_only=True)
-class StreamsOptions(TextOptions):
-    """Options of a model with a residual of several streams."""
-
-    streams: int
-    stream_eps: float
-
-
-def read_streams(file: GGUFFile) -> dict[str, Any]:
-    """Read the number of streams and the least of their weights. Raises `ModelError`."""
-    streams = required(file, "hyper_connection.count")
-    if streams > _MAX_STREAMS:
-        raise invalid(file, "hyper_connection.count", f"is {streams}, more than {_MAX_STREAMS}")
-    return {"streams": streams, "stream_eps": positive(file, "hyper_connection.epsilon", 1e-6)}
-
-
-class StreamsDecoder(Decoder):
-    """Decoder with a residual of several streams, which begin alike and end as one."""
-
-    options: StreamsOptions
-    layers: Sequence[StreamLayer]  # type: ignore[assignment]
-    output_streams: OutputStreams = part()
-
-    def embed(self, batch: BatchArrays) -> list[Array]:
-        return super().embed(batch) * self.options.streams
-
-    def run(self, carried: list[Array], batch: BatchArrays, cache: Cache) -> list[Array]:
-        last = self.options.block_count - 1
-        for layer, rope in zip(self.layers, self.layer_ropes(cache.context), strict=True):
-            rows = batch.outputs if layer.index == last and not batch.keeps_all else None
-            carried = layer.forward(carried, batch, cache, rope, rows)
-        return carried
-
-    def finish(self, carried: list[Array], batch: BatchArrays) -> Array:
-        return super().finish([self.output_streams.read(carried)], batch)
 
 
 def _check_factors(*tables: NDArray[Any] | None) -> None:

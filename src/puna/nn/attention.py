@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from puna.batch import BatchArrays
-from puna.kvcache.cache import Cache, KVView
+from puna.kvcache.cache import Cache, KVView, LayerCache
 from puna.nn.feed_forward import clamp
 from puna.nn.layers import InterleavedLinear, Linear, RMSNorm, StackedLinear, Unused, linear_many, unit_norm
 from puna.nn.module import Module, weight
@@ -63,8 +63,8 @@ class BorrowingOptions(AttentionOptions, Protocol):
 class SelfAttention(Module):
     """Self-attention over the cache, with rotary positions where the layer has a `rope`.
 
-    Subclasses change one step: where queries and keys come from (`project`), or how they come to depend on
-    their positions (`place`).
+    Subclasses change one step: where queries and keys come from (`project`), how they come to depend on their
+    positions (`place`), or what rows attend to (`choose`).
     """
 
     options: AttentionOptions
@@ -86,6 +86,12 @@ class SelfAttention(Module):
             self.ops.rope_(key, positions, rope)
         return query, key
 
+    def choose(
+        self, kept: LayerCache, hidden: Array, batch: BatchArrays, cache: Cache, rope: Rope | None
+    ) -> KVView:
+        """Return the view of what the rows `hidden` [rows, hidden] attend to, whose keys are `kept`."""
+        return kept.view()
+
     def gated(self, mixed: Array, gate: Array) -> Array:
         """Apply the output gates to `mixed` [rows, heads * value_dim]."""
         return self.ops.sigmoid_gate(mixed, gate)
@@ -104,8 +110,9 @@ class SelfAttention(Module):
         )
         kept = cache.layer(self.index)
         kept.put(key, value.reshape(count, o.kv_heads, o.value_dim))
+        seen = self.choose(kept, hidden, batch, cache, rope)
         mixed = attend(
-            self.ops, query, kept.view(), o.attention_scale, softcap=o.attention_softcap, sinks=self.sinks,
+            self.ops, query, seen, o.attention_scale, softcap=o.attention_softcap, sinks=self.sinks,
             bias=self.bias,
         )  # fmt: skip
         if gates:

@@ -128,16 +128,51 @@ class TokenShift:
         ]  # fmt: skip
 
 
-class Predecessor:
-    """The row before each row [rows, channels] of its sequence: a convolution with two taps."""
+class DilatedConvolution:
+    """A convolution of each channel with taps some rows apart, followed by SiLU.
 
-    def __init__(self, ops: Backend, channels: int) -> None:
+    The shape is the channels, the taps, and the distance between two. The state is [`reach` - 1, channels].
+    """
+
+    def __init__(self, ops: Backend, weight: Array) -> None:
         self.ops = ops
-        taps = np.stack([np.ones(channels, np.float32), np.zeros(channels, np.float32)])
-        self.weight = ops.array(taps)  # [2, channels]
+        self.weight = weight  # [reach, channels], zero between the taps
+
+    @classmethod
+    def from_source(
+        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
+    ) -> Self | None:
+        channels, taps, distance = shape
+        kernels = source.values(f"{name}.weight", (channels, taps))
+        if kernels is None:
+            return None
+        reach = cls.reach(taps, distance)
+        spread = np.zeros((reach, channels), np.float32)
+        spread[reach - 1 - (taps - 1) * distance :: distance] = kernels.T
+        return cls(source.ops, source.ops.array(spread))
+
+    @staticmethod
+    def reach(taps: int, distance: int) -> int:
+        """Return how many rows it reads, at least the two of which one is in a state."""
+        return max((taps - 1) * distance + 1, 2)
 
     def __call__(self, x: Array, state: LayerState, name: str) -> Array:
-        """Return the row before each of `x`, zeros before the first; the state `name` is [1, channels]."""
+        """Map [rows, channels] to the same shape; the state is called `name`."""
+        slots = state.slots
+        return self.ops.short_conv(
+            x, self.weight, None, state.states[name], slots.starts, slots.sources, slots.targets, gated=False
+        )
+
+
+class RecentRows:
+    """Sums of the last rows [rows, channels] of a sequence, weighted by `shares`, that of the latest last."""
+
+    def __init__(self, ops: Backend, channels: int, shares: Sequence[float]) -> None:
+        self.ops = ops
+        self.weight = ops.array(np.repeat(np.array(shares, np.float32)[:, None], channels, axis=1))
+
+    def __call__(self, x: Array, state: LayerState, name: str) -> Array:
+        """Return the sum for each of `x`, zeros before the first; the state `name` is [n - 1, channels]."""
         slots = state.slots
         return self.ops.short_conv(
             x, self.weight, None, state.states[name], slots.starts, slots.sources, slots.targets, gated=False,

@@ -3,7 +3,8 @@
 Xie et al., "mHC: Manifold-Constrained Hyper-Connections", 2026. Streams differ by how much each contributes
 to what a half reads, and by how much of its result each receives. They are also mixed with each other, by
 matrices whose rows and columns sum to 1, except in the independent form of Hy 4 (`HYV4HyperConnection` in
-Hugging Face transformers).
+Hugging Face transformers). In Qwen 3.8 Flash Next (`Qwen4ExpTextGatedResidual`), each value of each stream
+contributes by a gate of its own.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import numpy as np
 
 from puna.errors import ModelError
-from puna.nn.layers import Linear, unit_norm
+from puna.nn.layers import Linear, fixed_linear, linear_many, unit_norm
+from puna.nn.mamba import GroupedRMSNorm
 from puna.nn.module import Module, WeightSource, weight
-from puna.ops import Array, Backend, Weight
+from puna.ops import Array, Backend
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -106,11 +108,16 @@ def _values(source: WeightSource, name: str, shape: tuple[int, ...]) -> NDArray[
     return found
 
 
-def _mixture(ops: Backend, values: NDArray[Any], offsets: NDArray[Any]) -> Linear:
-    """Return the map from gates [rows, gates] to a mixture: `values` [entries, gates] plus `offsets`."""
-    fixed = Weight.from_values("hyper_connections", values.astype(np.float32))
-    ops.pack(fixed)
-    return Linear(ops, fixed, ops.array(offsets.astype(np.float32)))
+def _adding(ops: Backend, streams: int, magnitude: float, eps: float) -> Linear:
+    """Return the map from gates [rows, streams] to the mixture by which streams receive a result.
+
+    Each stream is itself plus its weight, gate * `magnitude` + `eps`, times the result, which is the last
+    part of the mixture.
+    """
+    values, offsets = np.zeros((streams, streams + 1, streams)), np.eye(streams, streams + 1)
+    values[:, streams] = np.eye(streams) * magnitude
+    offsets[:, streams] = eps
+    return fixed_linear(ops, values.reshape(-1, streams), offsets.reshape(-1))
 
 
 class StreamReader(Module):
@@ -122,7 +129,7 @@ class StreamReader(Module):
     def loaded(self) -> None:
         o = self.options
         self.norm = unit_norm(self.ops, o.streams * o.hidden_size, o.norm_eps)
-        self.reading = _mixture(self.ops, np.eye(o.streams), np.full(o.streams, o.stream_eps))
+        self.reading = fixed_linear(self.ops, np.eye(o.streams), np.full(o.streams, o.stream_eps))
 
     def all_gates(self, streams: list[Array]) -> Array:
         """Return the gates of `streams` [rows, hidden], between 0 and 1: [rows, gates * streams]."""
@@ -138,12 +145,8 @@ class HyperConnection(StreamReader):
 
     def loaded(self) -> None:
         super().loaded()
-        # Each stream is itself plus its weight times the result, which is the last part of the mixture.
-        count, o = self.options.streams, self.options
-        values, offsets = np.zeros((count, count + 1, count)), np.eye(count, count + 1)
-        values[:, count] = np.eye(count) * o.stream_magnitude
-        offsets[:, count] = o.stream_eps
-        self.adding = _mixture(self.ops, values.reshape(-1, count), offsets.reshape(-1))
+        o = self.options
+        self.adding = _adding(self.ops, o.streams, o.stream_magnitude, o.stream_eps)
 
     def read(self, streams: list[Array]) -> tuple[Array, Array]:
         """Return what the half reads [rows, hidden], and the mixture that `add` takes."""
@@ -176,7 +179,7 @@ class MixedConnection(HyperConnection):
         values[:, :count, : count * count] = np.eye(count * count).reshape(count, count, -1)
         values[:, count, count * count :] = np.eye(count) * self.options.stream_magnitude
         width = values.shape[2]
-        self.adding = _mixture(self.ops, values.reshape(-1, width), np.zeros(count * (count + 1)))
+        self.adding = fixed_linear(self.ops, values.reshape(-1, width), np.zeros(count * (count + 1)))
 
     def read(self, streams: list[Array]) -> tuple[Array, Array]:
         o, ops = self.options, self.ops
@@ -215,3 +218,108 @@ class StreamMean(Module):
             total = total + each
         mean: Array = total * (1 / len(streams))
         return mean
+
+
+class StreamNorm(GroupedRMSNorm):
+    """RMS norm of each stream [rows, streams * hidden], whose weights are one vector.
+
+    The shape is the number of streams, and the hidden size.
+    """
+
+    @classmethod
+    def from_source(
+        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
+    ) -> Self | None:
+        streams, hidden = shape
+        values = source.values(f"{name}.weight", (streams * hidden,))
+        if values is None:
+            return None
+        return cls(source.ops, source.ops.array(np.array(values.reshape(shape))), options.norm_eps)
+
+
+class GatedStreamOptions(Protocol):
+    """Options of models and layers whose streams contribute value by value."""
+
+    @property
+    def hidden_size(self) -> int: ...
+    @property
+    def norm_eps(self) -> float: ...
+    @property
+    def streams(self) -> int: ...
+    @property
+    def streams_size(self) -> int:
+        """Values of all streams of a row."""
+
+    @property
+    def stream_rank(self) -> int:
+        """Size of the bottleneck that gates are made through."""
+
+
+class GatedStreamMean(Module):
+    """Mean of the normalised streams, each value multiplied by a gate made from all of them."""
+
+    options: GatedStreamOptions
+    norm: StreamNorm
+    down: Linear
+    up: Linear
+
+    def __call__(self, joined: Array) -> Array:
+        """Return the mean [rows, hidden] of the streams side by side [rows, streams * hidden]."""
+        normed = self.norm(joined)
+        return self.mean(normed, self.down(normed))
+
+    def mean(self, normed: Array, down: Array) -> Array:
+        """Return the mean [rows, hidden] of `normed` streams [rows, streams * hidden].
+
+        `down` [rows, rank] is what the bottleneck's first half makes of them.
+        """
+        ops, share = self.ops, 1 / self.options.streams
+        inner = down * share
+        gates = self.up(ops.sigmoid_gate(inner, inner))  # SiLU
+        total, *others = ops.split(ops.sigmoid_gate(normed, gates), self.options.streams)
+        for other in others:
+            total = total + other
+        mean: Array = total * share
+        return mean
+
+
+class GatedConnection(GatedStreamMean):
+    """Mean of the streams that half of a layer reads, and weights by which its result is added to them."""
+
+    inject: Linear
+
+    def loaded(self) -> None:
+        self.adding = _adding(self.ops, self.options.streams, magnitude=2.0, eps=0.0)
+
+    def read(self, streams: list[Array]) -> tuple[Array, Array]:
+        """Return what the half reads [rows, hidden], and the mixture that `add` takes."""
+        normed = self.norm(self.ops.join(streams))
+        down, weights = linear_many(normed, self.down, self.inject)
+        weights = self.ops.sigmoid(weights * (1 / self.options.streams))
+        return self.mean(normed, down), self.adding(weights)
+
+    def add(self, streams: list[Array], result: Array, mixture: Array) -> list[Array]:
+        """Return the streams after the half's `result` [rows, hidden]."""
+        return self.ops.mix([*streams, result], mixture)
+
+
+class GatedMixerConnection(GatedConnection):
+    norm: StreamNorm = weight("hc_attn_norm", "streams", "hidden_size")
+    down: Linear = weight("hc_attn_down", "stream_rank", "streams_size")
+    up: Linear = weight("hc_attn_up", "streams_size", "stream_rank")
+    inject: Linear = weight("hc_attn_inject", "streams", "streams_size")
+
+
+class GatedFeedForwardConnection(GatedConnection):
+    norm: StreamNorm = weight("hc_ffn_norm", "streams", "hidden_size")
+    down: Linear = weight("hc_ffn_down", "stream_rank", "streams_size")
+    up: Linear = weight("hc_ffn_up", "streams_size", "stream_rank")
+    inject: Linear = weight("hc_ffn_inject", "streams", "streams_size")
+
+
+class OutputStreamMean(GatedStreamMean):
+    """Mean of the streams after the last layer, which is the norm of the output, too."""
+
+    norm: StreamNorm = weight("output_hc_norm", "streams", "hidden_size")
+    down: Linear = weight("output_hc_down", "stream_rank", "streams_size")
+    up: Linear = weight("output_hc_up", "streams_size", "stream_rank")

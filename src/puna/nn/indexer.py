@@ -245,7 +245,7 @@ class BorrowingIndexedAttention(LatentAttention):
     def choose(
         self, cache: Cache, hidden: Array, vector: Array, batch: BatchArrays, rope: Rope | None
     ) -> KVView:
-        return _narrowed(cache.layer(self.index).view(), batch.choices[self.options.lender])
+        return narrowed(cache.layer(self.index).view(), batch.choices[self.options.lender])
 
 
 class BorrowingFromGroups(BorrowingIndexedAttention):
@@ -259,9 +259,10 @@ def _chosen(layer: int, batch: BatchArrays, kept: LayerCache, choice: Choice) ->
     """Return the view of what `layer` chose, and keep its choice for later layers."""
     batch.choices.clear()  # they use only the latest, and the others take memory
     batch.choices[layer] = choice
-    return _narrowed(kept.view(), choice)
+    return narrowed(kept.view(), choice)
 
 
-def _narrowed(seen: KVView, choice: Choice) -> KVView:
+def narrowed(seen: KVView, choice: Choice) -> KVView:
+    """Return the view of only the chosen cells."""
     cells, starts, counts = choice
     return replace(seen, cells=cells, starts=starts, counts=counts)

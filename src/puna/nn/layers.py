@@ -59,6 +59,13 @@ class Linear:
         return y if self.low_rank is None else self.low_rank.added(x, y)
 
 
+def fixed_linear(ops: Backend, values: NDArray[Any], offsets: NDArray[Any] | None = None) -> Linear:
+    """Return the linear with weights `values` [out, in] and biases `offsets` [out] that no file holds."""
+    fixed = Weight.from_values("fixed", values.astype(np.float32))
+    ops.pack(fixed)
+    return Linear(ops, fixed, None if offsets is None else ops.array(offsets.astype(np.float32)))
+
+
 def linear_many(x: Array, *linears: Linear) -> list[Array]:
     """Apply several linears to the same input in one call, which reads and quantises it once."""
     weights, biases = [linear.weight for linear in linears], [linear.bias for linear in linears]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puna.kvcache.cache import LayerState
-from puna.nn.convolution import Predecessor, TokenShift
+from puna.nn.convolution import RecentRows, TokenShift
 from puna.nn.feed_forward import exp_below
 from puna.nn.layers import Linear, SeparateLinears, StackedLinear, Values
 from puna.nn.module import Module, WeightSource, part, weight
@@ -70,7 +70,7 @@ class DynamicTokenShift(Module):
     from_shares: SeparateLinears = weight("time_mix_w2", MIXTURES, "hidden_size", "mix_rank")
 
     def loaded(self) -> None:
-        self.before = Predecessor(self.ops, self.options.hidden_size)
+        self.before = RecentRows(self.ops, self.options.hidden_size, (1, 0))  # the row before
         for mixture, linear in enumerate(self.from_shares.linears):
             linear.bias = self.shares.values[mixture]
 
@@ -153,7 +153,7 @@ class BonusTimeMix(DecayingTimeMix):
 
     def loaded(self) -> None:
         super().loaded()
-        self.before = Predecessor(self.ops, self.options.hidden_size)
+        self.before = RecentRows(self.ops, self.options.hidden_size, (1, 0))  # the row before
 
     def read(self, query: Array, key: Array, value: Array, log_decay: Array, state: LayerState) -> Array:
         shape = len(query), self.options.time_heads, self.options.memory_dim

@@ -44,7 +44,7 @@ from tests.tiny.gemmas import TinyGemma3n, TinyGemma4
 from tests.tiny.glm5_next import GLM5_NEXT, GLM5_NEXT_ODD, GLM5_NEXT_WIDE
 from tests.tiny.heads import MIMO2
 from tests.tiny.hybrids import EXPERTS as EXPERTS_BESIDE
-from tests.tiny.hybrids import SETTINGS, TinyHybrid
+from tests.tiny.hybrids import QWEN4, SETTINGS, TinyHybrid
 from tests.tiny.kimi import KIMI_LINEAR, LIMITED_LING3, LING3
 from tests.tiny.latent import (
     DEEPSEEK_V2,
@@ -457,6 +457,26 @@ MODELS = {
     "qwen35moe": TinyHybrid("qwen3_5_moe_text", {**SETTINGS, **EXPERTS_BESIDE}, seed=45),
     "qwen3moe, softmax over the chosen": dataclasses.replace(
         QWEN3_MOE, metadata={"expert_gating_func": 3, "expert_weights_norm": False}
+    ),
+    "qwen4exp": QWEN4,
+    "qwen4exp without n-grams, single positions, biased, tied, yarn": dataclasses.replace(
+        QWEN4, seed=172,
+        settings={
+            **QWEN4.settings, "layer_types": None, "ple_layer_ids": [], "hc_count": 2, "hc_lowrank": 7,
+            "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 20, "attention_bias": True,
+            "indexer_compress_ratio": 1, "indexer_budget": 9, "indexer_head_dim": 16, "rms_norm_eps": 1e-3,
+            "tie_word_embeddings": True, "linear_conv_kernel_dim": 3, "num_experts": 6,
+            "rope_parameters": {"rope_theta": 1e4, **YARN, "partial_rotary_factor": 0.4},
+        },
+    ),
+    "qwen4exp long n-grams in the first layer, wide blocks, equal heads": dataclasses.replace(
+        QWEN4, seed=173,
+        settings={
+            **QWEN4.settings, "ple_layer_ids": [1], "ple_embed_dim": None, "ple_conv_kernel_size": 2,
+            "ngram_size": 5, "heads_per_ngram": 1, "eos_token_id": [5, 9], "split_ngram_parts": 1,
+            "hc_count": 4, "indexer_compress_ratio": 16, "indexer_budget": 32, "indexer_head_dim": 8,
+            "linear_num_value_heads": 2, "num_experts_per_tok": 1, "shared_expert_intermediate_size": 24,
+        },
     ),
     "qwen3next": TinyHybrid("qwen3_next", {**SETTINGS, **EXPERTS_BESIDE}, seed=36),
     "qwen3next, first files": TinyHybrid(

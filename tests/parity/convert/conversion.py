@@ -58,7 +58,7 @@ DECODERS: dict[str, Any] = {
 LINEAGES = {
     "compressed": {"deepseek4"},
     "convolutional": {"lfm2", "lfm2moe"},
-    "delta": {"qwen35", "qwen35moe", "qwen3next", "kimi-linear", "bailingmoe3", "glm5-next"},
+    "delta": {"qwen35", "qwen35moe", "qwen3next", "qwen4exp", "kimi-linear", "bailingmoe3", "glm5-next"},
     "gemma": {"gemma", "gemma2", "gemma3n", "gemma4"},
     "hybrids": {"nemotron_h", "nemotron_h_moe", "granitehybrid"},
     "latent": {"deepseek2", "deepseek32", "glm-dsa", "glm4moelite", "hy_v4", "mistral4"},

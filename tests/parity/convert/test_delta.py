@@ -1,4 +1,4 @@
-"""Qwen3-Next, Qwen 3.5, Kimi Linear and GLM 5.3 Flash, converted by us and by llama.cpp's converter."""
+"""Qwen3-Next, Qwen 3.5 and 3.8, Kimi Linear and GLM 5.3 Flash, converted by us and by llama.cpp."""
 
 from __future__ import annotations
 
@@ -41,12 +41,18 @@ DELTA = Lineage(
             _kimi, renamed={r"block_sparse_moe\.(gate|up|down)_proj": r"mlp.\1_proj"}
         ),
         "Glm5NextForConditionalGeneration": Published(_glm),
+        "Qwen4ExpForCausalLM": Published(
+            lambda config: {
+                "layer_types": [kind.replace("indexed", "full") for kind in config["layer_types"]]
+            }
+        ),
     },
     differing={
         "glm5-next": {"expert_gating_func", "expert_group_count", "expert_group_used_count"},
         "kimi-linear": {"expert_gating_func", "expert_weights_norm"},
         "qwen35": {"rope.dimension_sections"},
         "qwen35moe": {"rope.dimension_sections"},
+        "qwen4exp": {"rope.dimension_sections"},
     },
     failing=dict.fromkeys(
         (name for name in MODELS if name.startswith("bailingmoe3")), "it does not know the class"

@@ -34,7 +34,7 @@ from tests.tiny.vision.mistral3 import TinyMistral3
 from tests.tiny.vision.mllama import TinyMllamaVision
 from tests.tiny.vision.paddleocr import TinyPaddleOcr
 from tests.tiny.vision.qwen2vl import TinyQwen2VL
-from tests.tiny.vision.qwen3vl import QWEN3_VL_MOE, TinyQwen3VL, TinyQwen35Vision
+from tests.tiny.vision.qwen3vl import QWEN3_VL_MOE, TinyQwen3VL, TinyQwen4Vision, TinyQwen35Vision
 from tests.tiny.vision.qwen25vl import TinyQwen25VL
 from tests.tiny.vision.step3 import TinyStep3
 
@@ -70,6 +70,7 @@ VISION_MODELS: dict[str, Callable[[], Any]] = {
     "qwen2vl": lambda: TinyQwen2VL(TinyLlama(rope_base=1e6)),
     "qwen35": lambda: TinyQwen35Vision(TinyLlama(rope_base=1e6)),
     "qwen3vl": lambda: TinyQwen3VL(TinyLlama(rope_base=1e6)),
+    "qwen4exp": lambda: TinyQwen4Vision(TinyLlama(rope_base=1e6)),
     "qwen3vlmoe": lambda: TinyQwen3VL(TinyLlama(rope_base=1e6), decoder=QWEN3_VL_MOE),
     "step 3.7": lambda: TinyStep3(TinyLlama()),
 }

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 from tests.tiny.decoders import QWEN3_MOE, SIZES, TinyDecoder
-from tests.tiny.hybrids import SETTINGS, TinyHybrid
-from tests.tiny.vision.common import Tensors, randomise, renamed
+from tests.tiny.hybrids import QWEN4, SETTINGS, TinyHybrid
+from tests.tiny.vision.common import Layout, Tensors, randomise, renamed
 from tests.tiny.vision.qwen import TinyQwen
 
 HEAD = {"num_hidden_layers": 3, "head_dim": 16}
@@ -98,6 +99,16 @@ class TinyQwen35Vision(TinyQwen3VL):
     def settings(self) -> dict[str, Any]:
         rope = self.rope | SETTINGS["rope_parameters"]
         return super().settings() | {"rope_parameters": rope}
+
+
+@dataclass
+class TinyQwen4Vision(TinyQwen35Vision):
+    """Tiny Qwen 3.8 Flash Next with vision, whose blocks of positions and n-grams contain parts of images."""
+
+    decoder: TinyDecoder = field(default_factory=lambda: QWEN4)
+
+    def write(self, folder: Path, model: Any, *, apart: bool = True) -> Layout:
+        return super().write(folder, model, apart=True)
 
 
 QWEN3_VL_MOE = TinyDecoder("qwen3_vl_moe_text", {**QWEN3_MOE.settings, **HEAD})

@@ -1,4 +1,4 @@
-"""Delta networks: Qwen3-Next, Qwen 3.5, Kimi Linear, Ling 3, and GLM 5.3 Flash."""
+"""Delta networks: Qwen3-Next, Qwen 3.5 and 3.8, Kimi Linear, Ling 3, and GLM 5.3 Flash."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from puna.convert.families.latent import KEYS as LATENT_KEYS
 from puna.convert.families.latent import NAMES as LATENT_NAMES
 from puna.convert.families.mamba import column, convolution, decay
 from puna.convert.families.qwen import EXPERTS, NOT_SUMMED
-from puna.convert.family import PLAIN, SCALED, Assumption, Change, Family, Key, Place, Split
+from puna.convert.family import PLAIN, SCALED, Assumption, Change, Family, Key, Member, Place, Split
 from puna.convert.keys import layer_limits
 from puna.errors import ConversionError, shown
 
@@ -132,6 +132,162 @@ _GATED_DELTA: Final = (
         pre="qwen35", ropes=_ROPES, assumed={**_ASSUMED, "norm_topk_prob": True}, harmless=_HARMLESS,
         defaults={**_DEFAULTS, "num_key_value_heads": 2, "shared_expert_intermediate_size": 512},
     ),
+)  # fmt: skip
+
+
+def _sigmoid_gates(config: Config) -> None:
+    """Return None, which leaves the key out, for the only gates that files have. Raises ConversionError."""
+    gate = config.get("output_gate_type")
+    if gate != "sigmoid":
+        raise ConversionError(
+            f"config.json: 'output_gate_type' is {shown(gate)}, but a file of architecture qwen4exp can only "
+            "have 'sigmoid'"
+        )
+
+
+def _qwen4_blocks(config: Config) -> list[int]:
+    """Return the positions in a block of each layer's indexer; 0 for layers without one."""
+    size = config.count("indexer_compress_ratio")
+    return [0 if recurrent else size for recurrent in _recurrent(config)[: config.layers]]
+
+
+def _qwen4_rotated(config: Config) -> int:
+    return int(config.head_size * float(config.rope.get("partial_rotary_factor", 1.0)))
+
+
+def _ngrams(key: Callable[[Config], Any]) -> Key:
+    """Return a key that only models with n-grams have."""
+    return lambda config: key(config) if config.get("ple_layer_ids") else None
+
+
+def _ngram_layers(config: Config) -> list[int]:
+    """Return the layer with n-grams, counted from 0. Raises ConversionError if there are several."""
+    layers = config["ple_layer_ids"]
+    if not isinstance(layers, list) or len(set(layers)) != 1:
+        raise ConversionError(
+            f"config.json: 'ple_layer_ids' is {shown(layers)}, but a file has one table of n-grams at most"
+        )
+    return [layers[0] - 1]
+
+
+def _ngram_row(config: Config) -> int:
+    """Return the size of a row of the table, of which a token has one for each head."""
+    heads = (config.count("ngram_size") - 1) * config.count("heads_per_ngram")
+    return config.count("ple_embed_dim", "hidden_size") // heads
+
+
+def _ngram_boundary(config: Config) -> int:
+    """Return the token before which n-grams do not begin: the first that ends a text."""
+    found = config.own.get("eos_token_id")
+    if isinstance(found, list) and found:
+        found = found[0]
+    if type(found) is not int:
+        raise ConversionError("config.json lacks 'eos_token_id', before which n-grams do not begin")
+    return found
+
+
+def _ngram_image(config: Config) -> int | None:
+    """Return the token that stands for each row of an image, if the vocabulary has one."""
+    found = config.whole.get("image_token_id")
+    return found if type(found) is int and found < config.count("vocab_size") else None
+
+
+def _ngram_sizes(config: Config) -> list[int]:
+    """Return how many rows of the table each head has. Raises ConversionError if the table has fewer."""
+    sizes, rows = config.integers(".ngram_heads_vocab_sizes"), config.count_rows(".ngram_embedding.")
+    if sum(sizes) > rows:
+        raise ConversionError(
+            f"the table of n-grams has {rows} rows, but its heads need {sum(sizes)}: a file of tensors is "
+            "missing"
+        )
+    return sizes
+
+
+def _qwen4_name(name: str, config: Config) -> str:
+    """Return the name with the number of a table's part between dots."""
+    return name.replace(".ngram_embedding.shard_", ".ngram_embedding.shard.")
+
+
+def _split_indexer(values: Values, config: Config) -> Sequence[Values]:
+    """Split queries of all heads from the key."""
+    size = config.count("indexer_n_heads") * config.count("indexer_head_dim")
+    return values[:size], values[size:]
+
+
+def _one_more(values: Values, config: Config) -> Values:
+    return values + np.float32(1)
+
+
+_STREAMS: Final = {
+    "hc_norm": "norm", "input_mix_weight_down": "down", "input_mix_weight_up": "up",
+    "block_inject_weight": "inject",
+}  # fmt: skip
+_NGRAMS: Final[dict[str, Place]] = {
+    "key_proj": "blk.{}.ple_key", "value_proj": "blk.{}.ple_value", "norm_key": "blk.{}.ple_norm_key",
+    "norm_query": "blk.{}.ple_norm_query", "norm_conv": "blk.{}.ple_norm_conv", "conv1d": "blk.{}.ple_conv1d",
+    "ple_embedding.ngram_embedding": "per_layer_token_embd",
+    "ple_embedding.ngram_embedding.shard.{}": Member("per_layer_token_embd"),
+    # Keys, because tensors would round them.
+    **{
+        f"ple_embedding.{name}": None
+        for name in ("layer_multipliers", "ngram_heads_offsets", "ngram_heads_vocab_sizes")
+    },
+}  # fmt: skip
+QWEN4: Final = Family(
+    hf=("Qwen4ExpForCausalLM", "Qwen4ExpForConditionalGeneration"), architecture="qwen4exp",
+    keys={
+        **KEYS, "ssm.output_gate": _sigmoid_gates,
+        "hyper_connection.count": "hc_count", "hyper_connection.low_rank": "hc_lowrank",
+        "attention.indexer.head_count": lambda config: config["indexer_n_heads"],
+        "attention.indexer.key_length": lambda config: config["indexer_head_dim"],
+        "attention.indexer.top_k": lambda config: config["indexer_budget"],
+        "attention.compress_ratios": _qwen4_blocks, "rope.dimension_count": _qwen4_rotated,
+        "ple.layers": _ngrams(_ngram_layers),
+        "ple.ngram_size": _ngrams(lambda config: config.count("ngram_size")),
+        "ple.heads_per_ngram": _ngrams(lambda config: config.count("heads_per_ngram")),
+        "ple.conv_kernel": _ngrams(lambda config: config.count("ple_conv_kernel_size")),
+        "ple.eos_token_id": _ngrams(_ngram_boundary),
+        "ple.image_token_id": _ngrams(_ngram_image),
+        "ple.layer_multipliers": _ngrams(lambda config: config.integers(".layer_multipliers")),
+        "ple.head_offsets": _ngrams(lambda config: config.integers(".ngram_heads_offsets")),
+        "ple.head_vocab_sizes": _ngrams(_ngram_sizes),
+        "embedding_length_per_layer_input": _ngrams(_ngram_row),
+    },
+    names={
+        **{name: place for name, place in _LAYER.items() if "layernorm" not in name},
+        **{
+            f"model.layers.{{}}.{theirs}_hyper_connection.{part}": f"blk.{{}}.hc_{ours}_{short}"
+            for theirs, ours in (("attn", "attn"), ("mlp", "ffn"))
+            for part, short in _STREAMS.items()
+        },
+        **{f"model.hyper_connection_mixer.{part}": f"output_hc_{short}" for part, short in _STREAMS.items()},
+        "model.layers.{}.self_attn.indexer.index_qk_proj": Split(
+            ("blk.{}.indexer.q_proj", "blk.{}.indexer.k_proj"), _split_indexer
+        ),
+        "model.layers.{}.self_attn.indexer.q_layernorm": "blk.{}.indexer.q_norm",
+        "model.layers.{}.self_attn.indexer.k_layernorm": "blk.{}.indexer.k_norm",
+        **{f"model.layers.{{}}.ple.{theirs}": place for theirs, place in _NGRAMS.items()},
+    },
+    changes={
+        **_TILED, **{f"ple_norm_{part}.weight": _one_more for part in ("key", "query", "conv")},
+        "ple_conv1d.weight": convolution,
+    },
+    joined=("per_layer_token_embd.weight",), dropped=("mtp.", "model.mtp."), rename=_qwen4_name,
+    norm_offset=1.0, plain_norms=("ssm_norm.weight",), pre="qwen35", ropes=_ROPES,
+    assumed={
+        **{name: value for name, value in _ASSUMED.items() if name != "output_gate_type"},
+        "norm_topk_prob": True, "indexer_kv_heads": 1,
+    },
+    # The checkpoint has the numbers that follow from some of these; others are read if there are n-grams.
+    harmless=(
+        *_HARMLESS, "seed", "ngram_*", "heads_per_ngram", "ple_*", "make_ngram_vocab_size_divisible_by",
+        "split_ngram_parts", "number_of_conv_states",
+    ),
+    defaults={
+        **_DEFAULTS, "head_dim": 256, "num_key_value_heads": 2, "shared_expert_intermediate_size": 512,
+        "hc_count": 4,
+        "hc_lowrank": 320, "ple_conv_kernel_size": 4, "ngram_size": 3, "heads_per_ngram": 8,
+    },
 )  # fmt: skip
 
 
@@ -416,4 +572,6 @@ GLM: Final = Family(
     },
     harmless=("head_dim", "linear_attn_config.kda_layers", "indexer_rope_interleave"),
 )  # fmt: skip
-FAMILIES: Final = (*_GATED_DELTA, KIMI, LING3, GLM, replace(KIMI, hf=("KimiLinearModel",), prefix="model."))
+FAMILIES: Final = (
+    *_GATED_DELTA, QWEN4, KIMI, LING3, GLM, replace(KIMI, hf=("KimiLinearModel",), prefix="model.")
+)  # fmt: skip

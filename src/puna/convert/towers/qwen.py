@@ -123,6 +123,7 @@ QWEN3: Final = Family(
     hf=(
         "Qwen3VLForConditionalGeneration", "Qwen3VLMoeForConditionalGeneration",
         "Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration",
+        "Qwen4ExpForConditionalGeneration",
     ),
     architecture="clip", kept=_KEPT,
     keys={

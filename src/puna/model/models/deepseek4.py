@@ -18,10 +18,10 @@ from puna.errors import ModelError
 from puna.gguf.metadata import check_extent, invalid, limits, missing, positive, required, scalar
 from puna.kvcache.cache import Cache, Shift
 from puna.kvcache.storage import KVShape
-from puna.model.decoder import StreamsDecoder, StreamsOptions, read_streams
 from puna.model.layer_cache import Window, WindowAndEntries
 from puna.model.options import LayerOptions, TextDefaults, TextOptions
 from puna.model.rope import RopeOptions
+from puna.model.streams import HyperConnectedDecoder, HyperConnectedOptions, read_hyper_connections
 from puna.nn.compressed_attention import (
     HeavilyCompressedAttention,
     SharedKeyAttention,
@@ -206,14 +206,14 @@ class Layer(Module):
         return self.feed_forward_connection.add(streams, fed, mixture)
 
 
-class DeepSeek4(StreamsDecoder):
+class DeepSeek4(HyperConnectedDecoder):
     layers: Sequence[Layer] = blocks("blk")  # type: ignore[assignment]
 
     def shift_within(self, context: int) -> Shift | None:
         return None  # an entry of another group cannot be made of one that moved
 
     @classmethod
-    def read_options(cls, file: GGUFFile) -> StreamsOptions:
+    def read_options(cls, file: GGUFFile) -> HyperConnectedOptions:
         defaults = TextDefaults(norm_eps=1e-6, routing=Routing(0, sqrt_softplus=True))
         options = TextOptions.read(file, defaults).without_heads()
         count, every = options.block_count, required(file, "block_count")
@@ -233,7 +233,7 @@ class DeepSeek4(StreamsDecoder):
             "indexer_dim": required(file, "attention.indexer.key_length"),
             "most_chosen": min(required(file, "attention.indexer.top_k"), context),
             "stream_rounds": required(file, "hyper_connection.sinkhorn_iterations"),
-            **read_streams(file),
+            **read_hyper_connections(file),
         }
 
         def own(index: int, layer: LayerOptions) -> LayerOptions:
@@ -251,7 +251,7 @@ class DeepSeek4(StreamsDecoder):
                 shared_limit=shared_limits[index],
             )
 
-        return StreamsOptions(**vars(options.each(own)), **read_streams(file))
+        return HyperConnectedOptions(**vars(options.each(own)), **read_hyper_connections(file))
 
 
 def _ratios(file: GGUFFile, layers: int) -> tuple[int, ...]:

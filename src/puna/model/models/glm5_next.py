@@ -25,10 +25,10 @@ from puna.gguf.metadata import (
     scalar,
 )
 from puna.kvcache.storage import KVShape
-from puna.model.decoder import StreamsDecoder, StreamsOptions, read_streams
 from puna.model.layer_cache import ChosenBy, Everything, State, StateAnd
 from puna.model.models.kimi_linear import KimiLayerOptions, KimiLinear
 from puna.model.options import LayerOptions
+from puna.model.streams import HyperConnectedDecoder, HyperConnectedOptions, read_hyper_connections
 from puna.nn.experts import LimitedSharedAndRouted
 from puna.nn.feed_forward import LimitedFeedForward
 from puna.nn.hyper_connections import MixedFeedForwardConnection, MixedMixerConnection, StreamMean
@@ -127,16 +127,16 @@ class Layer(StreamLayer):
     feed_forward: LimitedFeedForward | LimitedSharedAndRouted = part(choose=feed_forward_kind)
 
 
-class Glm5Next(StreamsDecoder, KimiLinear):
+class Glm5Next(HyperConnectedDecoder, KimiLinear):
     rotates: ClassVar[bool] = False
 
     layers: Sequence[Layer] = blocks("blk")  # type: ignore[assignment]
     output_streams: StreamMean = part()  # type: ignore[assignment]
 
     @classmethod
-    def read_options(cls, file: GGUFFile) -> StreamsOptions:
+    def read_options(cls, file: GGUFFile) -> HyperConnectedOptions:
         options = super().read_options(file)
-        count, streams = required(file, "block_count"), read_streams(file)
+        count, streams = required(file, "block_count"), read_hyper_connections(file)
         rounds = required(file, "hyper_connection.sinkhorn_iterations")
         if rounds > _MAX_ROUNDS:
             complaint = f"is {rounds}, more than {_MAX_ROUNDS}"
@@ -166,7 +166,7 @@ class Glm5Next(StreamsDecoder, KimiLinear):
                 expert_limit=expert_limits[index], shared_limit=shared_limits[index], **streams,
             )  # fmt: skip
 
-        return StreamsOptions(**vars(options.each(own)), **streams)
+        return HyperConnectedOptions(**vars(options.each(own)), **streams)
 
     @classmethod
     def read_unrotated(cls, file: GGUFFile) -> int:

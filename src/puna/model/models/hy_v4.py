@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from puna.gguf.metadata import flags, invalid, limits, positive
-from puna.model.decoder import StreamsDecoder, StreamsOptions, read_streams
 from puna.model.layer_cache import ChosenBy
 from puna.model.models.deepseek32 import DeepSeek32, IndexedLayerOptions
 from puna.model.options import LayerOptions
+from puna.model.streams import HyperConnectedDecoder, HyperConnectedOptions, read_hyper_connections
 from puna.nn.experts import SharedAndLimited
 from puna.nn.feed_forward import FeedForward
 from puna.nn.hyper_connections import FeedForwardConnection, MixerConnection
@@ -40,7 +40,7 @@ class HyV4LayerOptions(IndexedLayerOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HyV4Options(StreamsOptions):
+class HyV4Options(HyperConnectedOptions):
     stream_magnitude: float
 
 
@@ -69,7 +69,7 @@ class Layer(StreamLayer):
     feed_forward: FeedForward | SharedAndLimited = part(choose=feed_forward_kind)
 
 
-class HyV4(StreamsDecoder, DeepSeek32):
+class HyV4(HyperConnectedDecoder, DeepSeek32):
     indexer_halves: ClassVar[bool] = False
     indexer_rotates_end: ClassVar[bool] = True
 
@@ -79,7 +79,7 @@ class HyV4(StreamsDecoder, DeepSeek32):
     @classmethod
     def read_options(cls, file: GGUFFile) -> HyV4Options:
         options = super().read_options(file)
-        streams = read_streams(file)
+        streams = read_hyper_connections(file)
         streams["stream_magnitude"] = positive(file, "hyper_connection.magnitude", 2.0)
         expert_limits = limits(file, "swiglu_clamp_exp", options.block_count)
 
