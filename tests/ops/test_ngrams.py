@@ -106,7 +106,7 @@ def test_rows_are_those_of_the_hashes(ops: TorchOps, longest: int, of_order: int
 
 @pytest.mark.parametrize("longest", [2, 3, 5])
 def test_the_last_tokens_are_left_for_the_next_call(ops: TorchOps, longest: int) -> None:
-    """Those before a boundary as well, which the next call leaves out."""
+    """Tokens before a boundary are left as well: the next call leaves them out."""
     problem = Problem.random([5, 1, 33, 2], longest=longest)
     states, expected = problem.states.clone(), problem.states.clone()
     problem.run(ops, states)

@@ -37,8 +37,10 @@ CHANGES: dict[str, dict[str, Any]] = {
     "minimax-m3 without a dense layer, odd sizes, two last blocks, tied": {"tie_word_embeddings": False},
     "minimax-m3 no last block, one key": {},
     "glm5-next wide groups, four streams, attention first": {},
-    # Its n-grams have as many values as hidden states, and its readers need axes of rotation.
+    # Its n-grams have as many values as hidden states, its reader needs axes of rotation, and chooses part of
+    # one more block.
     "qwen4exp": {
+        "indexer_compress_ratio": 1,
         "ple_embed_dim": 60,
         "hidden_size": 60,
         "rope_parameters": {

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from puna.convert import convert
+from puna.convert.convert import KINDS
 from puna.gguf import FileType, GGMLType, GGUFWriter, ValueType, open_gguf
 from puna.gguf.values import NumberArray, StringArray
 from tests.convert.checkpoints import saved
@@ -49,7 +50,7 @@ class Contents:
         """Write to `path`; matrices with `among` in their names get the type `matrices` if it holds them."""
         writer = GGUFWriter(path, self.architecture)
         for key, value in self.keys.items():
-            writer.add(key, value, ValueType.INT32 if value == [] else None)
+            writer.add(key, value, ValueType.INT32 if value == [] else KINDS.get(key))
         for name, array in self.tensors.items():
             kind = matrices if among in name and holds(matrices, array) else GGMLType.F32
             writer.add_tensor(name, np.ascontiguousarray(array), kind)

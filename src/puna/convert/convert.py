@@ -43,7 +43,8 @@ logger = logging.getLogger(__name__)
 Report = Callable[[int, int], None]
 
 _TYPES: Final = {FileType.F32: GGMLType.F32, FileType.F16: GGMLType.F16, FileType.BF16: GGMLType.BF16}
-_KINDS: Final = {
+#: Types of arrays whose values would not show them.
+KINDS: Final = {
     "tokenizer.ggml.scores": ValueType.FLOAT32, "tokenizer.ggml.token_type": ValueType.INT32,
     **dict.fromkeys(
         ("ple.layer_multipliers", "ple.head_offsets", "ple.head_vocab_sizes"), ValueType.UINT64
@@ -186,7 +187,7 @@ def _model(
         unknown = [*check_settings(config, family, ignore), *family.check_others(config, ignore)]
         writer = _writer(target, family, "model", name or checkpoint.folder.resolve().name, kind)
         for key, value in keys.items():
-            writer.add(key, value, ValueType.INT32 if value == [] else _KINDS.get(key))
+            writer.add(key, value, ValueType.INT32 if value == [] else KINDS.get(key))
     return _Draft(writer, [(config, planned)], unknown)
 
 

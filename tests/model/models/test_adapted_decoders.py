@@ -25,7 +25,7 @@ SAMPLE = ("gemma3n", "gemma4, layer inputs, shared keys", "deepseek2 V3", "qwen3
 FIXED = re.compile(
     r"((per_layer_)?token|position)_embd|blk\.\d+\.(ssm_(conv1d.*|norm)|attn_(k|v|kv)_b|attn_[qk]_norm|time_mix_(lerp_fused|v[12])"
     r"|altup_correct_coef)|altup_(unembd_)?proj"
-    r"|blk\.\d+\.hc_(attn|ffn)_fn|output_hc_fn"
+    r"|blk\.\d+\.(hc_(attn|ffn)_fn|ple_conv1d)|output_hc_fn"
     r"|blk\.\d+\.(attn_output_a|(attn|indexer)_compressor_ape|ffn_gate_tid2eid)"
 )
 #: Layers that attend to another layer's keys have none of their own and ignore those in the file.

@@ -318,7 +318,8 @@ for line in sys.stdin:
 
     def kind_of(name, mmproj=False):
         kind = found(name, mmproj)
-        kind.no_mtp = False
+        if kind.supports_mtp_export:
+            kind.no_mtp = False
         return kind if own or mmproj else type(kind.__name__, (kind,), {
             "model_arch": kind.model_arch, "set_vocab": base.TextModel._set_vocab_gpt2,
             "lerp_weights": {},  # shared by all models of a class

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.model.models.test_decoders import MODELS
-from tests.parity.convert.conversion import PEERS, Lineage, Published
+from tests.parity.convert.conversion import PEERS, UNKNOWN, Lineage, Published
 
 pytestmark = PEERS
 
@@ -43,7 +43,8 @@ DELTA = Lineage(
         "Glm5NextForConditionalGeneration": Published(_glm),
         "Qwen4ExpForCausalLM": Published(
             lambda config: {
-                "layer_types": [kind.replace("indexed", "full") for kind in config["layer_types"]]
+                **UNKNOWN,
+                "layer_types": [kind.replace("indexed", "full") for kind in config["layer_types"]],
             }
         ),
     },
@@ -52,7 +53,8 @@ DELTA = Lineage(
         "kimi-linear": {"expert_gating_func", "expert_weights_norm"},
         "qwen35": {"rope.dimension_sections"},
         "qwen35moe": {"rope.dimension_sections"},
-        "qwen4exp": {"rope.dimension_sections"},
+        # Of several tokens that end a text, transformers begins n-grams anew after the first.
+        "qwen4exp": {"rope.dimension_sections", "ple.eos_token_id"},
     },
     failing=dict.fromkeys(
         (name for name in MODELS if name.startswith("bailingmoe3")), "it does not know the class"
@@ -62,7 +64,7 @@ DELTA = Lineage(
 
 @pytest.mark.parametrize("name", DELTA.decoders)
 def test_keys_and_tensors_are_those_of_llama_cpp(name: str, tmp_path: Path) -> None:
-    DELTA.check_decoder(name, tmp_path, *(["--no-mtp"] if name.startswith("qwen") else []))
+    DELTA.check_decoder(name, tmp_path, *(["--no-mtp"] if name.startswith("qwen3") else []))
 
 
 @pytest.mark.parametrize("name", DELTA.heads)

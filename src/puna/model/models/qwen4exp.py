@@ -36,7 +36,7 @@ from puna.nn.convolution import RecentRows
 from puna.nn.experts import GatedSharedAndRouted
 from puna.nn.hyper_connections import GatedFeedForwardConnection, GatedMixerConnection, OutputStreamMean
 from puna.nn.indexer import Choice, narrowed
-from puna.nn.layers import Linear, RMSNorm, fixed_linear, linear_many
+from puna.nn.layers import Linear, RMSNorm, Unused, fixed_linear, linear_many
 from puna.nn.linear_attention import GatedDeltaNetwork
 from puna.nn.module import Module, blocks, part, weight
 from puna.nn.ngrams import NgramInput, Ngrams
@@ -61,7 +61,7 @@ class Qwen4ExpLayerOptions(HybridLayerOptions):
     stream_rank: int
     indexer_heads: int
     indexer_dim: int
-    block_size: int  # positions
+    block_size: int  # positions; 0: all are attended to
     most_chosen: int  # positions in whole blocks that a position attends to
     ngrams: Ngrams | None
 
@@ -107,12 +107,12 @@ class Qwen4ExpLayerOptions(HybridLayerOptions):
     @property
     def mixing_values(self) -> int:
         # The streams, side by side, their norm and gates; queries of the indexer, and lists of chosen cells.
-        lists = list_width(self.most_chosen + self.block_size - 1)
+        lists = list_width(self.most_chosen + self.block_size - 1) if self.block_size else 0
         return super().mixing_values + 6 * self.streams_size + self.indexer_size + lists
 
     @property
     def kv_shape(self) -> KVShape:
-        return replace(super().kv_shape, indexer_dim=self.indexer_dim if self.kv_heads else 0)
+        return replace(super().kv_shape, indexer_dim=self.indexer_dim if self.block_size else 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,6 +202,21 @@ class PooledAttention(GatedSelfAttention):
         return narrowed(kept.view(), choice)
 
 
+class UnusedPooledIndexer(Module):
+    """Tensors of an indexer in files whose layer attends to all positions."""
+
+    query: Unused | None = weight("q_proj", "indexer_size", "hidden_size", optional=True)
+    key: Unused | None = weight("k_proj", "indexer_dim", "hidden_size", optional=True)
+    query_norm: Unused | None = weight("q_norm", "indexer_dim", optional=True)
+    key_norm: Unused | None = weight("k_norm", "indexer_dim", optional=True)
+
+
+class UnchoosingAttention(GatedSelfAttention):
+    """Gated self-attention to all positions, as llama.cpp's converter may have written."""
+
+    indexer: UnusedPooledIndexer = part("indexer")
+
+
 class SigmoidDeltaNetwork(GatedDeltaNetwork):
     """Gated delta network whose gates are sigmoids."""
 
@@ -209,8 +224,10 @@ class SigmoidDeltaNetwork(GatedDeltaNetwork):
         return self.ops.sigmoid_gate(mixed, gate)
 
 
-def mixer_kind(options: Qwen4ExpLayerOptions) -> type[PooledAttention | SigmoidDeltaNetwork]:
-    return PooledAttention if options.kv_heads else SigmoidDeltaNetwork
+def mixer_kind(options: Qwen4ExpLayerOptions) -> type[GatedSelfAttention | SigmoidDeltaNetwork]:
+    if not options.kv_heads:
+        return SigmoidDeltaNetwork
+    return PooledAttention if options.block_size else UnchoosingAttention
 
 
 def ngram_kind(options: Qwen4ExpLayerOptions) -> type[NgramInput] | None:
@@ -220,7 +237,7 @@ def ngram_kind(options: Qwen4ExpLayerOptions) -> type[NgramInput] | None:
 class Layer(Module):
     ngrams: NgramInput | None = part(choose=ngram_kind)
     mixer_connection: GatedMixerConnection = part()
-    mixer: PooledAttention | SigmoidDeltaNetwork = part(choose=mixer_kind)
+    mixer: GatedSelfAttention | SigmoidDeltaNetwork = part(choose=mixer_kind)
     feed_forward_connection: GatedFeedForwardConnection = part()
     feed_forward: GatedSharedAndRouted = part()
 
@@ -269,16 +286,16 @@ class Qwen4Exp(StreamsDecoder, Qwen3Next):
             values = vars(layer)
             if not layer.experts:
                 raise missing(file, "expert_count")
-            size = sizes[index] if layer.kv_heads else 1
-            if not 1 <= size <= _MOST:
-                complaint = f"is {size} for layer {index}, whose blocks have 1 to {_MOST} positions"
+            size = sizes[index] if layer.kv_heads else 0
+            if size > _MOST:
+                complaint = f"is {size} for layer {index}, more than the {_MOST} positions of a block"
                 raise invalid(file, "attention.compress_ratios", complaint)
             changed = Qwen4ExpLayerOptions(
                 **values, streams=streams, stream_rank=rank, indexer_heads=heads, indexer_dim=dim,
-                block_size=size, most_chosen=_most_chosen(file, size) if layer.kv_heads else 1,
+                block_size=size, most_chosen=_most_chosen(file, size) if size else 0,
                 ngrams=ngrams.get(index),
             )  # fmt: skip
-            if layer.kv_heads:
+            if size:
                 check_extent(file, f"blk.{index}.indexer.k_norm.weight", 0, {f"{prefix}.key_length": dim})
                 return replace(changed, remembers=StateAnd(changed.indexer_states, Everything()))
             if changed.ngrams is not None:
