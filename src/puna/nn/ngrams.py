@@ -79,7 +79,7 @@ class NgramTable(Embedding):
 
 
 class NgramInput(Module):
-    """Input of a layer's streams: a value made from n-grams, by a gate for each stream, and its convolution."""
+    """Input of a layer's streams: a value made from n-grams, gated for each stream, and its convolution."""
 
     options: NgramOptions
     table: NgramTable = weight("per_layer_token_embd", "ngram_rows", "ngram_row_size")
