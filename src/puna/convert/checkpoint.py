@@ -239,10 +239,7 @@ _MAX_README_BYTES: Final = 1 << 20  # bytes
 _MAX_FILES: Final = 2000
 _SCALES: Final = ("_scale_inv", "_scale")
 _CODES, _EXPONENTS = "_blocks", "_scales"  # suffixes of an MXFP4 tensor's parts
-_WEIGHT, _WEIGHT_SCALE = (
-    ".weight",
-    ".scale",
-)  # those of the parts of any tensor of small numbers (DeepSeek V4)
+_WEIGHT, _WEIGHT_SCALE = ".weight", ".scale"  # suffixes of small numbers and their scales (DeepSeek V4)
 _PAIRS: Final = ("I8", "U8")  # types of two 4-bit codes
 _UNUSED: Final = (".input_scale", ".activation_scale", "_activation_scale", ".k_scale", ".v_scale")
 _BLOCK: Final = (128, 128)
