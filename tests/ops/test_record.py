@@ -76,7 +76,7 @@ class Inputs:
         self.hashes = [
             np.array(each, np.int64) for each in ([7919, 104729, 3], [11, 13, 12, 12], [0, 12, 24, 36])
         ]
-        self.table = weight(48, 16)
+        self.embeddings = weight(48, 16)
         self.each = indices(range(ROWS))  # every row begins a sequence
         self.targets = indices(range(16, 16 + ROWS))
         self.ones, self.table = indices([1] * ROWS), indices(np.arange(32).reshape(16, 2))
@@ -179,7 +179,7 @@ def selective_scan(i: Inputs) -> Tensor:
 
 def ngram_rows(i: Inputs) -> Tensor:
     rows = ops.ngram_rows(i.ids, *i.hashes, 5, i.before, i.each, i.ids, i.targets)
-    return ops.embedding(rows.reshape(-1), i.table).reshape(ROWS, -1)
+    return ops.embedding(rows.reshape(-1), i.embeddings).reshape(ROWS, -1)
 
 
 #: An operation for each extension function that a forward pass may call.
