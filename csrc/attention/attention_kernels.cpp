@@ -1,13 +1,14 @@
 // The attention kernels, compiled once per instruction set.
 //
 // A tile of keys is transposed, so that a score is a sum down a column and the scores of 64 cells are a few vectors:
-// scores and weighted values are then the same kind of small matrix product. All scores of a chunk are computed first,
-// then their softmax, then the values; so a query vector's largest score is searched for once, and nothing is rescaled.
-// Every score and every value of the result is summed in a fixed order, whatever is computed with it, and a row never
-// reads cells it must not see.
+// scores and weighted values are then the same kind of small matrix product, of floats or of 16-bit integers. All scores
+// of a chunk are computed first, then their softmax, then the values; so a query vector's largest score is searched for
+// once, and nothing is rescaled. Every score and every value of the result is summed in a fixed order, whatever is
+// computed with it, and a row never depends on cells it must not see.
 #include "attention/attention.h"
 #include "attention/products.h"
 #include "attention/tiles.h"
+#include "attention/words.h"
 #include "vector/vector.h"
 
 namespace puna {
@@ -121,23 +122,31 @@ PUNA_INLINE Range seen_by(const AttentionCall& call, int row, int first, int end
     return {max(0, call.starts[row] - first), min(end, call.end(row)) - first};
 }
 
-// Scores [vectors] of a tile: keys transposed [dim, tile_cells]; `seen` per row of the block.
-void score_tile(const AttentionCall& call, int vectors, const Range* seen, const float* q, const float* keys,
-                CellPrefetcher& next_tile, float* scores) {
-    const int q_stride = call.padded_dim(), group = call.group();
+// Calls use(first, count, cells) for each few query vectors that are multiplied together and see any cells of a tile;
+// `seen` per row of the block.
+template <class Use>
+PUNA_INLINE void for_few_vectors(const AttentionCall& call, int vectors, const Range* seen, Use use) {
     for (int m = 0; m < vectors; m += max_rows) {
         const int taken = min(max_rows, vectors - m);
         Range all = {tile_cells, 0};
-        for (int row = m / group; row <= (m + taken - 1) / group; row++) {
+        for (int row = m / call.group(); row <= (m + taken - 1) / call.group(); row++) {
             if (!seen[row].empty()) all = {min(all.begin, seen[row].begin), max(all.end, seen[row].end)};
         }
-        if (all.empty()) continue;
-        const int begin = all.begin / Vec::width, end = (all.end + Vec::width - 1) / Vec::width;
+        if (!all.empty()) use(m, taken, all);
+    }
+}
+
+// Scores [vectors] of a tile: keys transposed [dim, tile_cells].
+void score_tile(const AttentionCall& call, int vectors, const Range* seen, const float* q, const float* keys,
+                CellPrefetcher& next_tile, float* scores) {
+    const int q_stride = call.padded_dim();
+    for_few_vectors(call, vectors, seen, [&](int m, int taken, Range cells) {
+        const int begin = cells.begin / Vec::width, end = (cells.end + Vec::width - 1) / Vec::width;
         multiply_and_prefetch<false>(vectors, next_tile, taken, end - begin, q + int64_t(m) * q_stride, q_stride,
                                      keys + begin * Vec::width, tile_cells, call.dim,
                                      scores + int64_t(m) * attention_score_stride + begin * Vec::width,
                                      attention_score_stride);
-    }
+    });
 }
 
 // Adds a tile of values [tile_cells, padded_value_dim], weighted, to the values of [vectors].
@@ -156,6 +165,48 @@ void add_values(const AttentionCall& call, int vectors, const Range* seen, const
                                     to + int64_t(m) * stride, stride);
     }
 }
+
+#if defined(__AVX512F__)
+// The same as score_tile, of integers: queries and keys [pairs_of(dim), tile_cells] in the units `q_worth` [vectors] and
+// `key_worth` [tile_cells].
+void score_words(const AttentionCall& call, int vectors, const Range* seen, const float* q, const float* q_worth,
+                 const float* keys, const float* key_worth, CellPrefetcher& next_tile, float* scores) {
+    const int q_stride = call.padded_dim(), lines = next_tile.lines_of_multiplying((vectors + max_rows - 1) / max_rows);
+    for_few_vectors(call, vectors, seen, [&](int m, int taken, Range cells) {
+        next_tile.prefetch(lines);
+        const int begin = cells.begin / Vec::width * Vec::width;
+        multiply_pairs(taken, (cells.end - begin + Vec::width - 1) / Vec::width, q + int64_t(m) * q_stride, q_stride,
+                       keys + begin, tile_cells, pairs_of(call.dim),
+                       [&](int i, int v, Vec sum) __attribute__((always_inline)) {
+                           const int first = begin + v * Vec::width;
+                           const Vec worth = Vec::load(key_worth + first) * Vec::splat(q_worth[m + i]);
+                           (sum * worth).store(scores + int64_t(m + i) * attention_score_stride + first);
+                       });
+    });
+}
+
+// The same as add_values, of integers: weights and values [tile_cells / 2, padded_value_dim], whose products have the
+// units `worth` [vectors, tile_runs].
+void add_value_words(const AttentionCall& call, int vectors, const Range* seen, const float* weights,
+                     const float* worth, const float* values, CellPrefetcher& next_tile, float* to) {
+    const int stride = call.padded_value_dim(), value_vectors = (call.value_dim + Vec::width - 1) / Vec::width;
+    const int lines = next_tile.lines_of_multiplying((vectors + max_rows - 1) / max_rows);
+    for_few_vectors(call, vectors, seen, [&](int m, int taken, Range cells) {
+        next_tile.prefetch(lines);
+        for (int run = 0; run < tile_runs; run++) {
+            const int begin = max(cells.begin, run * run_cells) / 2, end = (min(cells.end, (run + 1) * run_cells) + 1) / 2;
+            if (begin >= end) continue;
+            multiply_pairs(taken, value_vectors, weights + int64_t(m) * attention_score_stride + begin,
+                           attention_score_stride, values + int64_t(begin) * stride, stride, end - begin,
+                           [&](int i, int v, Vec sum) __attribute__((always_inline)) {
+                               float* sums = to + int64_t(m + i) * stride + v * Vec::width;
+                               const Vec unit = Vec::splat(worth[(m + i) * tile_runs + run]);
+                               fma(sum, unit, Vec::load(sums)).store(sums);
+                           });
+        }
+    });
+}
+#endif
 
 // Copies the block's query vectors, scaled, and empties its state.
 void start_block(const AttentionCall& call, const AttentionBlock& block, AttentionState state, float* q) {
@@ -179,35 +230,57 @@ void start_block(const AttentionCall& call, const AttentionBlock& block, Attenti
 void attend_chunk(const AttentionCall& call, const AttentionBlock& block, int chunk, AttentionState state,
                   float* scratch) {
     const int group = call.group(), vectors = block.rows * group;   // of one key/value head
-    const int dim = call.padded_dim(), value_dim = call.padded_value_dim();
+    const int dim = call.padded_dim(), value_dim = call.padded_value_dim(), width = max(dim, value_dim);
     float* q = scratch;
     float* scores = q + int64_t(vectors) * block.kv_heads * dim;
-    float* few_keys = scores + int64_t(vectors) * block.kv_heads * attention_score_stride;
-    float* gathered = few_keys + Vec::width * dim;
+    float* gathered = scores + int64_t(vectors) * block.kv_heads * attention_score_stride;
+    float* few_rows = gathered + int64_t(tile_cells) * width;
     start_block(call, block, state, q);
+#if defined(__AVX512F__)
+    const bool key_words = as_words(call.key_type), value_words = as_words(call.value_type);
+    float* few_pairs = few_rows + Vec::width * (width + 1);
+    float* worth = few_pairs + Vec::width * width;   // of the cells of a tile
+    float* q_worth = worth + tile_cells;
+    float* weight_worth = q_worth + int64_t(vectors) * block.kv_heads;
+    if (key_words) {
+        for (int m = 0; m < vectors * block.kv_heads; m++) query_words(q + int64_t(m) * dim, call.dim, q_worth[m]);
+    }
+#else
+    constexpr bool key_words = false, value_words = false;
+#endif
 
     const int begin = max(block.begin, chunk * attention_chunk), end = min(block.end, (chunk + 1) * attention_chunk);
     if (begin >= end) return;   // rows may see nothing
     const int first_tile = begin / tile_cells * tile_cells;
-    const bool few = vectors <= max_rows;
     const Rows all_keys = key_rows(call, block.kv_head), all_values = value_rows(call, block.kv_head);
     Range seen[attention_vectors];   // per row of the block
     const auto look = [&](int tile) {
         for (int r = 0; r < block.rows; r++) seen[r] = seen_by(call, block.first + r, tile, min(end, tile + tile_cells));
         return Range{max(0, begin - tile), min(tile_cells, end - tile)};
     };
-    const auto prefetcher = [&](int tile, const Rows& rows) {
-        return CellPrefetcher(call.cells + tile, max(0, min(tile_cells, end - tile)), rows, block.kv_heads, few);
+    const auto prefetcher = [&](int tile, const Rows& rows, bool words) {
+        const int gather_work = vectors > max_rows ? 0 : words ? few_words_gather_work : few_gather_work;
+        return CellPrefetcher(call.cells + tile, max(0, min(tile_cells, end - tile)), rows, block.kv_heads, gather_work);
     };
 
     for (int tile = first_tile; tile < end; tile += tile_cells) {
         const Range used = look(tile);
         const bool last = tile + tile_cells >= end;
-        CellPrefetcher next_tile = last ? prefetcher(first_tile, all_values) : prefetcher(tile + tile_cells, all_keys);
+        CellPrefetcher next_tile = last ? prefetcher(first_tile, all_values, key_words)
+                                        : prefetcher(tile + tile_cells, all_keys, key_words);
         for (int h = 0; h < block.kv_heads; h++) {
-            transpose_keys(key_rows(call, block.kv_head + h), call.cells + tile, used, next_tile, few_keys, gathered);
-            score_tile(call, vectors, seen, q + int64_t(h) * vectors * dim, gathered, next_tile,
-                       scores + int64_t(h) * vectors * attention_score_stride + (tile - first_tile));
+            const Rows keys = key_rows(call, block.kv_head + h);
+            const int64_t first = int64_t(h) * vectors;
+            float* to = scores + first * attention_score_stride + (tile - first_tile);
+#if defined(__AVX512F__)
+            if (key_words) {
+                gather_key_words(keys, call.cells + tile, used, next_tile, {few_rows, few_pairs}, gathered, worth);
+                score_words(call, vectors, seen, q + first * dim, q_worth + first, gathered, worth, next_tile, to);
+                continue;
+            }
+#endif
+            transpose_keys(keys, call.cells + tile, used, next_tile, few_rows, gathered);
+            score_tile(call, vectors, seen, q + first * dim, gathered, next_tile, to);
         }
     }
     for (int m = 0; m < vectors * block.kv_heads; m++) {
@@ -219,16 +292,25 @@ void attend_chunk(const AttentionCall& call, const AttentionBlock& block, int ch
     }
     for (int tile = first_tile; tile < end; tile += tile_cells) {
         const Range used = look(tile);
-        CellPrefetcher next_tile = prefetcher(tile + tile_cells, all_values);
+        CellPrefetcher next_tile = prefetcher(tile + tile_cells, all_values, value_words);
         for (int h = 0; h < block.kv_heads; h++) {
             const Rows values = value_rows(call, block.kv_head + h);
+            const int64_t first = int64_t(h) * vectors;
+            float* weights = scores + first * attention_score_stride + (tile - first_tile);
+            float* to = state.values + first * value_dim;
+#if defined(__AVX512F__)
+            if (value_words) {
+                gather_value_words(values, call.cells + tile, used, next_tile, {few_rows, few_pairs}, gathered, worth);
+                weight_words(call, vectors, seen, worth, weights, weight_worth);
+                add_value_words(call, vectors, seen, weights, weight_worth, gathered, next_tile, to);
+                continue;
+            }
+#endif
             for (int j = used.begin; j < used.end; j += cells_part) {
                 next_tile.prefetch(next_tile.lines_of_gathering(tile_cells / cells_part));
                 unpack_cells(values, call.cells + tile + j, min(cells_part, used.end - j), gathered + j * value_dim);
             }
-            const int64_t first = int64_t(h) * vectors;
-            add_values(call, vectors, seen, scores + first * attention_score_stride + (tile - first_tile), gathered,
-                       next_tile, state.values + first * value_dim);
+            add_values(call, vectors, seen, weights, gathered, next_tile, to);
         }
     }
 }

@@ -35,7 +35,8 @@ void multiply_tiles(const IndexerCall& call, int row, int begin, int end, float*
     for (int tile = begin; tile < end; tile += tile_cells) {
         const Range used = {0, min(tile_cells, end - tile)};
         const int next = tile + tile_cells;
-        CellPrefetcher next_tile(cells + next, max(0, min(tile_cells, end - next)), keys, 1, true);
+        CellPrefetcher next_tile(cells + next, max(0, min(tile_cells, end - next)), keys, 1,
+                                 few_gather_work);
         transpose_keys(keys, cells + tile, used, next_tile, few_keys, transposed);
         next_tile.prefetch(next_tile.lines_of_multiplying(1));
         const int columns = (used.end + Vec::width - 1) / Vec::width;

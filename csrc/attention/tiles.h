@@ -53,11 +53,10 @@ PUNA_INLINE void unpack_cells(const Rows& rows, const int32_t* cells, int count,
 // of a cell together, because contiguous memory arrives faster.
 class CellPrefetcher {
 public:
-    // `rows` are those of the block's first head. With `few` query vectors, making the tile's floats takes much of the
-    // time; with many, multiplying takes nearly all.
-    CellPrefetcher(const int32_t* cells, int count, const Rows& rows, int heads, bool few)
+    // `rows` are those of the block's first head. `gather_work` is how much of the time making the tile takes, in percent.
+    CellPrefetcher(const int32_t* cells, int count, const Rows& rows, int heads, int gather_work)
         : cells(cells), count(count), rows(rows), row_bytes(heads * rows.bytes),
-          lines_per_head(int(count * ((row_bytes + 63) / 64) / heads)), gather_work(few ? 60 : 0) {}
+          lines_per_head(int(count * ((row_bytes + 63) / 64) / heads)), gather_work(gather_work) {}
 
     PUNA_INLINE bool done() const { return cell == count; }
 
@@ -82,11 +81,15 @@ private:
     Rows rows;
     int64_t row_bytes;
     int lines_per_head;
-    int gather_work;   // percent of a head's work
+    int gather_work;
     int cell = 0;
     int64_t at = 0;
 };
 constexpr int depth_part = 16, cells_part = 8;
+
+// Making a tile of floats for a few query vectors takes much of the time, one of integers most of it; with many,
+// multiplying takes nearly all.
+constexpr int few_gather_work = 60, few_words_gather_work = 100;
 
 // The tile's cell at `j`; cells beyond those in use are replaced by the first or last one in use.
 PUNA_INLINE int32_t cell_at(const int32_t* cells, Range used, int j) {

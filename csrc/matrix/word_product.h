@@ -16,17 +16,6 @@ namespace {
 
 constexpr int block_pairs = WordBlock::columns / 2;
 
-// Makes the compiler keep a sum in its register: GCC 12 would move some to others and back in each step. Clang keeps them
-// by itself, and its code would become slower.
-template <class Ints>
-PUNA_INLINE void keep([[maybe_unused]] Ints& sum) {
-#if defined(__AVX512F__) && !defined(__clang__)
-    __asm__("" : "+v"(sum));
-#elif defined(__AVX2__) && !defined(__clang__)
-    __asm__("" : "+x"(sum));
-#endif
-}
-
 // The integers of two columns side by side.
 template <class Lanes, Layout layout>
 PUNA_INLINE typename Lanes::Ints word_pair(const uint8_t* p, bool both, typename Lanes::Floats factor) {

@@ -83,9 +83,15 @@ private:
     }
 };
 
-// Check one row and head against the definition, within the error that float32 explains: a score of `dim` products is
-// off by up to `dim` roundings of their magnitudes, a share by twice that relative to itself, plus the roundings of
-// the sums.
+// Whether these kernels multiply numbers stored in this type as 16-bit integers.
+bool multiplies_words(KVType type) {
+    return type != KVType::f32 && vector_level(cpu_level()) == CpuLevel::avx512;
+}
+
+// Check one row and head against the definition, within the error that the arithmetic explains: in float32, a score of
+// `dim` products is off by up to `dim` roundings of their magnitudes, a share by twice that relative to itself, plus the
+// roundings of the sums. With 16-bit integers, a score is off by 1e-5 of the norms (root mean square), and a result by
+// 3e-5 of the values.
 void check_head(const Problem& problem, int row, int head, const float* out, const std::string& name) {
     const AttentionCall& call = problem.call;
     const int kv_head = head / call.group(), count = call.counts[row];
@@ -94,13 +100,17 @@ void check_head(const Problem& problem, int row, int head, const float* out, con
     double largest = call.sinks ? call.sinks[head] : -INFINITY, score_error = 0, value_bound = 0;
     const auto cell = [&](int j) { return int64_t{call.cells[call.starts[row] + j]} * call.kv_heads + kv_head; };
     for (int j = 0; j < count; j++) {
-        double score = 0, magnitude = 0;
+        double score = 0, magnitude = 0, q_square = 0, key_square = 0;
         for (int d = 0; d < call.dim; d++) {
             const float key = problem.keys[static_cast<size_t>(cell(j) * call.dim + d)];
             const double product = double{q[d]} * key * call.scale;
             score += product;
             magnitude += std::fabs(product);
+            q_square += double{q[d]} * q[d];
+            key_square += double{key} * key;
         }
+        const double norms = std::sqrt(q_square * key_square) * call.scale;
+        if (multiplies_words(call.key_type)) magnitude += 6e-5 * norms / ((call.dim + 8) * 0x1p-24);
         if (call.softcap != 0) score = call.softcap * std::tanh(score / call.softcap);
         scores[static_cast<size_t>(j)] = score;
         largest = std::max(largest, score);
@@ -116,7 +126,8 @@ void check_head(const Problem& problem, int row, int head, const float* out, con
             value_bound = std::max(value_bound, std::fabs(value));
         }
     }
-    const double bound = value_bound * (2 * score_error + (count + 64) * 0x1p-22);
+    const double of_values = multiplies_words(call.value_type) ? 1e-4 : 0;
+    const double bound = value_bound * (2 * score_error + (count + 64) * 0x1p-22 + of_values);
     double worst = 0;
     for (int d = 0; d < call.value_dim; d++) {
         const double expected = count ? sums[static_cast<size_t>(d)] / total : 0;

@@ -495,7 +495,7 @@ class Backend(ABC):
         Neighbouring rows whose lists overlap share the work: a prompt (one start, growing counts), a sliding
         window (both growing), an image (equal ranges). A row's result is the same bits whatever else is in
         the batch, wherever the cells are, and wherever the list begins, provided that start is the same
-        modulo `LIST_ALIGNMENT`.
+        modulo `LIST_ALIGNMENT`. Kernels may multiply what is not stored as F32 as integers of 16 bits.
         """
 
     @abstractmethod

@@ -1,0 +1,266 @@
+// Attention in 16-bit integers, which AVX-512 multiplies twice as fast as floats.
+//
+// Keys and values stored in 16 bits or fewer become integers, as do queries and weights:
+//
+//                the step
+//     a query    its norm / 65,500, or its largest number / 32,767 if that is more
+//     a key      its norm / 32,700
+//     a value    the cell's largest number / 32,767
+//     weights    for each 32 cells, times the largest numbers of their values: their sum / 65,504, or twice that if one
+//                is more than half of it
+//
+// So sums fit 32 bits: those of a score by the inequality of Cauchy and Schwarz, those of values because no integer
+// exceeds 32,767, and those of the weights add up to less than 65,537. A number is rounded by at most half a step, which
+// for keys and values of usual distributions is less than storing them as F16 has done. Keys so large that their squares
+// exceed a float, which only BF16 can store, give NaN.
+//
+// A step depends on nothing but the query, the cell, or the weights themselves, and sums are exact in any order. So a
+// result has the same bits whatever is computed with it.
+#pragma once
+#include "attention/products.h"
+#include "attention/tiles.h"
+#include "vector/words.h"
+
+namespace puna {
+namespace {
+
+#if defined(__AVX512F__)
+// Numbers stored as floats keep their precision.
+PUNA_INLINE bool as_words(KVType type) { return type != KVType::f32; }
+
+constexpr int run_cells = 32, tile_runs = tile_cells / run_cells;
+constexpr int run_vectors = run_cells / Vec::width, tile_vectors = tile_cells / Vec::width;
+constexpr float key_limit = 32700, query_limit = 65500, weight_limit = 65504, largest_word = 32767;
+constexpr float smallest_scaled = 0x1p-100f;   // smaller numbers count as zero; all halves are larger
+
+// A row of a cache, or of floats padded with zeros to whole vectors, behind which a vector can be read.
+struct HalfRow {
+    const half* p;
+
+    PUNA_INLINE Vec operator()(int d) const { return Vec::load(p + d); }
+    PUNA_INLINE Ints largest_bits(int dim) const { return largest_half_bits(p, dim); }
+    static PUNA_INLINE Vec magnitude(Ints bits) { return halves_to_floats(bits); }
+};
+
+template <class Row>
+PUNA_INLINE Ints largest_float_bits(Row row, int dim) {
+    Ints most = Ints::splat(0);
+    for (int d = 0; d < dim; d += Vec::width) most = max(most, bit_and(bits_of(row(d)), Ints::splat(0x7fffffff)));
+    return most;
+}
+
+struct BfloatRow {
+    const bfloat* p;
+
+    PUNA_INLINE Vec operator()(int d) const { return load_bfloats(p + d); }
+    PUNA_INLINE Ints largest_bits(int dim) const { return largest_float_bits(*this, dim); }
+    static PUNA_INLINE Vec magnitude(Ints bits) { return from_bits(bits); }
+};
+
+struct FloatRow {
+    const float* p;
+
+    PUNA_INLINE Vec operator()(int d) const { return Vec::load(p + d); }
+    PUNA_INLINE Ints largest_bits(int dim) const { return largest_float_bits(*this, dim); }
+    static PUNA_INLINE Vec magnitude(Ints bits) { return from_bits(bits); }
+};
+
+// The sums of squares by lane.
+template <class Row>
+PUNA_INLINE Vec squares(Row row, int dim) {
+    Vec sum = Vec::splat(0), others = sum;   // two, because each addition waits for the one before it
+    for (int d = 0; d < dim; d += 2 * Vec::width) {
+        const Vec x = row(d);
+        sum = fma(x, x, sum);
+        if (d + Vec::width >= dim) break;
+        const Vec y = row(d + Vec::width);
+        others = fma(y, y, others);
+    }
+    return sum + others;
+}
+
+PUNA_INLINE int pairs_of(int dim) { return (dim + 1) / 2; }
+PUNA_INLINE int whole_vectors(int count) { return (count + Vec::width - 1) / Vec::width * Vec::width; }
+
+// Writes a row of keys or a query times `factor` as pairs: a number and the one that is half a block of two vectors, or
+// of what is left, behind it. `to` may be where the row is.
+template <class Row>
+PUNA_INLINE void store_pairs(Row row, int dim, Vec factor, float* to) {
+    constexpr int block = 2 * Vec::width;
+    int d = 0;
+    for (; d + block <= dim; d += block) pair_of(row(d), factor, row(d + Vec::width), factor).store(to + d / 2);
+    if (d < dim) pair_of(row(d), factor, row(d + pairs_of(dim - d)), factor).store(to + d / 2);
+}
+
+// Turns a query, a row of floats, into pairs. `worth`: the unit of its integers.
+void query_words(float* q, int dim, float& worth) {
+    Vec most = Vec::splat(0), check = most;
+    for (int d = 0; d < dim; d += Vec::width) {
+        const Vec x = Vec::load(q + d);
+        most = max(most, max(x, Vec::splat(0) - x));
+        check = fma(x, Vec::splat(0), check);
+    }
+    worth = max_lane(most) + sum_lanes(check);   // 0 times infinity is NaN
+    Vec factor = Vec::splat(0);
+    if (worth >= smallest_scaled) {
+        const Vec inverse = Vec::splat(1 / worth);
+        Vec sum = Vec::splat(0);
+        for (int d = 0; d < dim; d += Vec::width) {
+            const Vec x = Vec::load(q + d) * inverse;
+            sum = fma(x, x, sum);
+        }
+        const float units = query_limit / __builtin_sqrtf(sum_lanes(sum));
+        const float levels = units < largest_word ? units : largest_word;
+        factor = Vec::splat(levels / worth);
+        worth /= levels;
+    }
+    store_pairs(FloatRow{q}, dim, factor, q);
+}
+
+// Memory for a vector's width of rows.
+struct FewRows {
+    float* floats;   // [width, padded dim], and a vector
+    float* pairs;    // [width, whole_vectors(pairs_of(dim))]
+};
+
+// Writes a vector's width of keys as columns of pairs, and the units of their integers.
+template <class Row>
+void transpose_key_words(const Row* rows, int dim, CellPrefetcher& next_tile, float* few_pairs, float* to,
+                         float* worth) {
+    const int lines = next_tile.lines_of_gathering(tile_cells), stride = whole_vectors(pairs_of(dim));
+    alignas(64) float sums[Vec::width], factors[Vec::width];
+    for (int i = 0; i < Vec::width; i += 4) {
+        sum_lanes(squares(rows[i], dim), squares(rows[i + 1], dim), squares(rows[i + 2], dim), squares(rows[i + 3], dim),
+                  sums + i);
+    }
+    const Vec norms = sqrt(Vec::load(sums)), zero = Vec::splat(0);
+    pick(greater(norms, Vec::splat(smallest_scaled)), Vec::splat(key_limit) / norms, zero).store(factors);
+    (norms * Vec::splat(1 / key_limit)).store(worth);
+    const float* columns[Vec::width];
+    for (int i = 0; i < Vec::width; i++) {
+        next_tile.prefetch(lines);
+        columns[i] = few_pairs + i * stride;
+        store_pairs(rows[i], dim, Vec::splat(factors[i]), few_pairs + i * stride);
+    }
+    for (int p = 0; p < stride; p += Vec::width) transpose(columns, p, to + int64_t(p) * tile_cells, tile_cells);
+}
+
+// Calls use(rows, first cell) for each vector's width of a tile's cells with the rows of those in `used`.
+template <class Use>
+PUNA_INLINE void for_rows_of_cells(const Rows& stored, bool direct, const int32_t* cells, Range used, float* floats,
+                                   Use use) {
+    for (int j = used.begin / Vec::width * Vec::width; j < used.end; j += Vec::width) {
+        int32_t taken[Vec::width];
+        for (int i = 0; i < Vec::width; i++) taken[i] = cell_at(cells, used, j + i);
+        if (direct && stored.type == KVType::f16) {
+            HalfRow rows[Vec::width];
+            for (int i = 0; i < Vec::width; i++) rows[i] = {reinterpret_cast<const half*>(stored.row(taken[i]))};
+            use(rows, j);
+        } else if (direct && stored.type == KVType::bf16) {
+            BfloatRow rows[Vec::width];
+            for (int i = 0; i < Vec::width; i++) rows[i] = {reinterpret_cast<const bfloat*>(stored.row(taken[i]))};
+            use(rows, j);
+        } else {
+            FloatRow rows[Vec::width];
+            for (int i = 0; i < Vec::width; i++) rows[i] = {floats + i * stored.padded};
+            unpack_cells(stored, taken, Vec::width, floats);
+            use(rows, j);
+        }
+    }
+}
+
+// Transposes the keys of the tile's cells in `used`: pairs [pairs_of(dim), tile_cells], and worth [tile_cells], the units
+// of their integers.
+void gather_key_words(const Rows& keys, const int32_t* cells, Range used, CellPrefetcher& next_tile, FewRows few,
+                      float* pairs, float* worth) {
+    const bool direct = keys.dim % (2 * Vec::width) == 0;
+    for_rows_of_cells(keys, direct, cells, used, few.floats, [&](const auto* rows, int j) {
+        transpose_key_words(rows, keys.dim, next_tile, few.pairs, pairs + j, worth + j);
+    });
+}
+
+// Writes a vector's width of values in pairs of rows, and the largest number of each.
+template <class Row>
+void pair_values(const Row* rows, int dim, CellPrefetcher& next_tile, float* to, int64_t stride, float* largest) {
+    const int lines = next_tile.lines_of_gathering(tile_cells / 2);
+    alignas(64) int32_t bits[Vec::width];
+    alignas(64) float factors[Vec::width];
+    for (int i = 0; i < Vec::width; i += 4) {
+        largest_lanes(rows[i].largest_bits(dim), rows[i + 1].largest_bits(dim), rows[i + 2].largest_bits(dim),
+                      rows[i + 3].largest_bits(dim), bits + i);
+    }
+    const Vec most = Row::magnitude(Ints::load(bits)), zero = Vec::splat(0);
+    pick(greater(most, Vec::splat(smallest_scaled)), Vec::splat(largest_word) / most, zero).store(factors);
+    most.store(largest);
+    for (int i = 0; i < Vec::width; i += 2, to += stride) {
+        next_tile.prefetch(lines);
+        const Vec first = Vec::splat(factors[i]), second = Vec::splat(factors[i + 1]);
+        for (int d = 0; d < dim; d += Vec::width) pair_of(rows[i](d), first, rows[i + 1](d), second).store(to + d);
+    }
+}
+
+// The values of the tile's cells in `used`: pairs [tile_cells / 2, padded_value_dim], and largest [tile_cells], the
+// largest number of each cell.
+void gather_value_words(const Rows& values, const int32_t* cells, Range used, CellPrefetcher& next_tile, FewRows few,
+                        float* pairs, float* largest) {
+    const bool direct = values.dim % 16 == 0;
+    for_rows_of_cells(values, direct, cells, used, few.floats, [&](const auto* rows, int j) {
+        pair_values(rows, values.dim, next_tile, pairs + int64_t(j / 2) * values.padded, values.padded, largest + j);
+    });
+}
+
+// The lanes, from cell `first` on, that are seen; zero in the others.
+PUNA_INLINE Vec only_seen(Vec x, int first, Range seen) {
+    if (seen.begin <= first && first + Vec::width <= seen.end) return x;
+    const int begin = max(0, min(Vec::width, seen.begin - first)), end = max(0, min(Vec::width, seen.end - first));
+    return pick(((1u << end) - 1) & ~((1u << begin) - 1), x, Vec::splat(0));
+}
+
+// Turns a tile's weights of a query vector, times the largest numbers of the cells' values, into words, in their place.
+// `sums`: of each run. `worth` [tile_runs]: the units of their products with values.
+PUNA_INLINE void store_weights(const Vec* x, const float* sums, float* to, float* worth) {
+    for (int run = 0; run < tile_runs; run++, x += run_vectors) {
+        const float sum = sums[run];
+        Vec most = x[0];
+        for (int i = 1; i < run_vectors; i++) most = max(most, x[i]);
+        const bool large = greater(most, Vec::splat(sum / 2)) != 0;
+        const float levels = large ? weight_limit / 2 : weight_limit;
+        const Vec factor = Vec::splat(sum > smallest_scaled ? levels / sum : 0);
+        worth[run] = sum * (large ? 2 / (weight_limit * largest_word) : 1 / (weight_limit * largest_word));
+        for (int i = 0; i < run_vectors; i += 2) {
+            store_words(x[i] * factor, x[i + 1] * factor, to + (run * run_cells + i * Vec::width) / 2);
+        }
+    }
+}
+
+// The same for all query vectors. Weights of cells that a row does not see are zero, whatever is stored there.
+void weight_words(const AttentionCall& call, int vectors, const Range* seen, const float* largest, float* weights,
+                  float* worth) {
+    static_assert(tile_runs == 2);   // two query vectors make four sums
+    for (int m = 0; m < vectors; m += 2) {
+        const int both[2] = {m, min(m + 1, vectors - 1)};
+        Vec x[2][tile_vectors], of_runs[2][tile_runs];
+        for (int i = 0; i < 2; i++) {
+            const float* from = weights + int64_t(both[i]) * attention_score_stride;
+            for (int v = 0; v < tile_vectors; v++) {
+                const int first = v * Vec::width;
+                x[i][v] = only_seen(Vec::load(from + first) * Vec::load(largest + first), first,
+                                    seen[both[i] / call.group()]);
+            }
+            for (int run = 0; run < tile_runs; run++) {
+                of_runs[i][run] = x[i][run * run_vectors];
+                for (int v = 1; v < run_vectors; v++) of_runs[i][run] = of_runs[i][run] + x[i][run * run_vectors + v];
+            }
+        }
+        float sums[2 * tile_runs];
+        sum_lanes(of_runs[0][0], of_runs[0][1], of_runs[1][0], of_runs[1][1], sums);
+        for (int i = 0; i < 2; i++) {
+            store_weights(x[i], sums + i * tile_runs, weights + int64_t(both[i]) * attention_score_stride,
+                          worth + both[i] * tile_runs);
+        }
+    }
+}
+#endif
+
+}  // namespace
+}  // namespace puna
