@@ -104,12 +104,13 @@ class Need:
     def prompt_bound(self, length: int, machine: Machine) -> float:
         """Return the share of the peak that a prompt can reach with AVX-512 VNNI.
 
-        Matrices are multiplied at the rate that `multiplications` leaves, attention and states in float32.
-        Everything else, such as exponentials and norms, counts as nothing.
+        Matrices are multiplied at the rate that `multiplications` leaves, attention as 16-bit integers at
+        half of it, states in float32. Everything else, such as exponentials and norms, counts as nothing.
         """
-        integers = length * self.layer_multiplications + self.head_multiplications
-        floats = length * (length / 2 * self.cell_products + self.state_products)
-        least_s = integers / machine.byte_peak + floats / machine.float_peak
+        matrices = length * self.layer_multiplications + self.head_multiplications
+        attention = 2 * length * length / 2 * self.cell_products
+        states = length * self.state_products
+        least_s = (matrices + attention) / machine.byte_peak + states / machine.float_peak
         peak = machine.float_peak if self.floats else machine.byte_peak
         return self.prompt_products(length) / peak / least_s
 
