@@ -92,9 +92,7 @@ class Need:
 
     def decode_bound(self, streams: int, depth: float, machine: Machine) -> float:
         """Return the tokens per second of `streams` sequences that memory and AVX-512 VNNI allow."""
-        integers = streams * (self.layer_multiplications + self.head_multiplications)
-        floats = streams * (depth * self.cell_products + self.state_products)
-        multiplying_s = integers / machine.byte_peak + floats / machine.float_peak
+        multiplying_s = self.multiplying_s(streams, streams * depth, streams, machine)
         return streams / max(self.decode_bytes(streams, depth) / machine.read, multiplying_s)
 
     def prompt_products(self, length: int) -> float:
@@ -102,17 +100,20 @@ class Need:
         return length * self.layer_products + self.head_products + length * length / 2 * self.cell_products
 
     def prompt_bound(self, length: int, machine: Machine) -> float:
-        """Return the share of the peak that a prompt can reach with AVX-512 VNNI.
+        """Return the share of the peak that a prompt can reach with AVX-512 VNNI."""
+        peak = machine.float_peak if self.floats else machine.byte_peak
+        least_s = self.multiplying_s(length, length * length / 2, 1, machine)
+        return self.prompt_products(length) / peak / least_s
+
+    def multiplying_s(self, tokens: float, cells: float, outputs: float, machine: Machine) -> float:
+        """Return the least seconds for `tokens` tokens that see `cells` cells in all, `outputs` sampled.
 
         Matrices are multiplied at the rate that `multiplications` leaves, attention as 16-bit integers at
         half of it, states in float32. Everything else, such as exponentials and norms, counts as nothing.
         """
-        matrices = length * self.layer_multiplications + self.head_multiplications
-        attention = 2 * length * length / 2 * self.cell_products
-        states = length * self.state_products
-        least_s = (matrices + attention) / machine.byte_peak + states / machine.float_peak
-        peak = machine.float_peak if self.floats else machine.byte_peak
-        return self.prompt_products(length) / peak / least_s
+        matrices = tokens * self.layer_multiplications + outputs * self.head_multiplications
+        attention, states = 2 * cells * self.cell_products, tokens * self.state_products
+        return (matrices + attention) / machine.byte_peak + states / machine.float_peak
 
 
 @cache
