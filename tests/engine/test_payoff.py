@@ -77,7 +77,7 @@ def test_a_first_row_that_costs_most_is_worth_it_only_with_others() -> None:
 
 
 def test_rows_of_a_group_are_filled_but_no_other_is_begun() -> None:
-    """As where a kernel computes four rows at a time."""
+    """Kernels compute four rows at a time."""
     cost = cost_of(0.02, 0.04, 0.06, 1.2, 1.22)
     assert StepEstimate(cost, 1).add([Candidate(0.8, 8)]) == [3]
 
