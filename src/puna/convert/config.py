@@ -145,18 +145,18 @@ class Config:
     def integers(self, ending: str) -> list[int]:
         """Return the exact numbers of the one tensor of integers whose name has this ending.
 
-        Raises ConversionError unless there is one.
+        None are known of settings without a checkpoint. Raises ConversionError unless there is one.
         """
-        assert self._checkpoint is not None
+        if self._checkpoint is None:
+            return []
         found = [name for name in self._checkpoint.tensors if name.endswith(ending)]
         if len(found) != 1:
             raise ConversionError(f"the checkpoint has {len(found)} tensors '{ending}' instead of one")
         return self._checkpoint.integers(found[0])
 
     def count_rows(self, part: str) -> int:
-        """Return the rows of all tensors that have `part` in their names."""
-        assert self._checkpoint is not None
-        tensors = self._checkpoint.tensors
+        """Return the rows of all tensors that have `part` in their names; 0 without a checkpoint."""
+        tensors = {} if self._checkpoint is None else self._checkpoint.tensors
         return sum(tensors[name].shape[0] for name in tensors if part in name and tensors[name].shape)
 
     def optional_tensor(self, name: str) -> Values | None:

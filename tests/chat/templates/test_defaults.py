@@ -69,7 +69,7 @@ NO_CHAT = {
     *("arctic", "baichuan", "grok", "jais", "jais2", "openelm", "refact"),
     *("bloom", "falcon", "gpt2", "gptneox", "mpt", "nemotron", "phi2", "stablelm", "starcoder"),
     *("arcee", "granite_swa", "mellum"),
-    *("bitnet", "bitnet-b1.58", "deepseek4", "glm5-next", "hy_v4", "jamba"),
+    *("bitnet", "bitnet-b1.58", "deepseek4", "glm5-next", "hy_v4", "jamba", "qwen4exp"),
     *(
         "mamba",
         "mamba2",
