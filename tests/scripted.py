@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from puna.gguf import GGUFWriter
 from puna.tokenizer.bpe import byte_characters
 
-MAX_SCRIPTS = 64
-CODE, HIDDEN, HEAD = 184, 256, 64
-LAST, CONSTANT, TRIGGER = 248, 254, 255  # indices of the flags and the constant
+MAX_SCRIPTS = 128
+CODE, HIDDEN, HEAD = 184, 320, 128
+LAST, CONSTANT, TRIGGER = 312, 318, 319  # indices of the flags and the constant
 NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
 END = "<|scripted_end|>"
 BYTES = byte_characters()
