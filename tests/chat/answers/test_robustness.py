@@ -38,7 +38,7 @@ LOOKALIKES = [
     ("minimax-m3", m3('<tool_call>\n<invoke name="get_time"><a>1</b></invoke>\n</tool_call>')),
     ("minimax-m3", m3('<tool_call><invoke name="get_time">') + "<a>1</a>" + m3("</invoke></tool_call>")),
     ("minimax-m3", m3('<tool_call><invoke name="get_weather"><hours><x>1</x></hours></invoke></tool_call>')),
-    ("minimax-m3", m3('<tool_call><invoke name="nobody">' + "<a>" * 300)),
+    ("minimax-m3", m3('<tool_call><invoke name="nobody">' + "<a>" * 110)),
     ("minimax-m3", m3("<tool_call>") + "{}"),
     ("hy3", hy("<tool_calls><tool_call>get_time<tool_sep>\n<arg_key>a</arg_key>\nb</tool_call>")),
     ("hy3", "<tool_calls>\n<tool_call>get_time<tool_sep>\n</tool_call>\n</tool_calls>"),
