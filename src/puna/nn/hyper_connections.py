@@ -9,6 +9,7 @@ contributes by a gate of its own.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
@@ -120,6 +121,15 @@ def _adding(ops: Backend, streams: int, magnitude: float, eps: float) -> Linear:
     return fixed_linear(ops, values.reshape(-1, streams), offsets.reshape(-1))
 
 
+def _mean(streams: Sequence[Array]) -> Array:
+    """Return the mean, [rows, hidden], of `streams` of that shape."""
+    total, *others = streams
+    for other in others:
+        total = total + other
+    mean: Array = total * (1 / len(streams))
+    return mean
+
+
 class StreamReader(Module):
     """Weighted sum of the streams, with weights for each row made from its streams."""
 
@@ -213,11 +223,7 @@ class StreamMean(Module):
 
     def read(self, streams: list[Array]) -> Array:
         """Return the mean, [rows, hidden], of `streams` of that shape."""
-        total = streams[0]
-        for each in streams[1:]:
-            total = total + each
-        mean: Array = total * (1 / len(streams))
-        return mean
+        return _mean(streams)
 
 
 class StreamNorm(GroupedRMSNorm):
@@ -273,14 +279,10 @@ class GatedStreamMean(Module):
 
         `down` [rows, rank] is what the bottleneck's first half makes of them.
         """
-        ops, share = self.ops, 1 / self.options.streams
-        inner = down * share
+        ops, count = self.ops, self.options.streams
+        inner = down * (1 / count)
         gates = self.up(ops.sigmoid_gate(inner, inner))  # SiLU
-        total, *others = ops.split(ops.sigmoid_gate(normed, gates), self.options.streams)
-        for other in others:
-            total = total + other
-        mean: Array = total * share
-        return mean
+        return _mean(ops.split(ops.sigmoid_gate(normed, gates), count))
 
 
 class GatedConnection(GatedStreamMean):
