@@ -7,8 +7,8 @@ with the same random numbers: a draft only decides whether the next row is of us
 token for token, whatever is drafted. Tokens that the format of an answer forces are drafted too, and always
 accepted.
 
-Whether drafting pays is measured: the time that one more row adds to a step, and the share of draft tokens
-that are accepted. Where expectations are wrong, `Allowance` limits the time that drafts lose.
+Whether drafting pays is measured: the time that each number of rows adds to a step, and the share of draft
+tokens that are accepted. Where expectations are wrong, `Allowance` limits the time that drafts lose.
 """
 
 from __future__ import annotations
