@@ -1,11 +1,13 @@
-"""Index lists of sequences that continue from states, as recurrent operations take them."""
+"""Sequences that continue from states, as recurrent operations take them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+
+from puna import _native
 
 
 def state_rows(lengths: Sequence[int], places: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
@@ -22,3 +24,19 @@ def state_rows(lengths: Sequence[int], places: Sequence[int]) -> tuple[Tensor, T
 
 def int32(values: list[int]) -> Tensor:
     return torch.tensor(values, dtype=torch.int32)
+
+
+def same_with_any_threads(run: Callable[[Tensor], Tensor], states: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what `run` returns and leaves of a copy of `states`, after checking it with 1 to 3 threads."""
+    before, results = _native.threads(), []
+    try:
+        for threads in (1, 2, 3):
+            _native.set_threads(threads)
+            after = states.clone()
+            results.append((run(after), after))
+    finally:
+        _native.set_threads(before)
+    for found, after in results[1:]:
+        assert torch.equal(found, results[0][0])
+        assert torch.equal(after, results[0][1])
+    return results[0]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.ops.state_rows import int32, state_rows
+from tests.ops.state_rows import int32, same_with_any_threads, state_rows
 from tests.ops.torch_ops import TorchOps
 
 SLOTS = 10
@@ -188,25 +188,14 @@ def test_bits_do_not_depend_on_how_a_sequence_is_cut(
 @pytest.mark.parametrize("removes", [False, True])
 def test_bits_do_not_depend_on_neighbours_or_threads(kernels: TorchOps, removes: bool) -> None:
     together = Problem.random([30, 1, 7], key_dim=32, value_dim=64, delta=not removes, removes=removes)
-    before = kernels.threads()
-    try:
-        results = []
-        for threads in (1, 2, 3):
-            kernels.set_threads(threads)
-            states = together.states.clone()
-            results.append((together.run(kernels, states), states))
-    finally:
-        kernels.set_threads(before)
-    for found, states in results[1:]:
-        assert torch.equal(found, results[0][0])
-        assert torch.equal(states, results[0][1])
+    expected, after = same_with_any_threads(lambda states: together.run(kernels, states), together.states)
     begin = 0
     for number, length in enumerate(together.lengths):
         rows = slice(begin, begin + length)
         alone = together.part(rows, [together.places[number], together.places[3 + number]])
         states = together.states.clone()
-        assert torch.equal(alone.run(kernels, states), results[0][0][rows])
-        assert torch.equal(states[alone.places[1]], results[0][1][alone.places[1]])
+        assert torch.equal(alone.run(kernels, states), expected[rows])
+        assert torch.equal(states[alone.places[1]], after[alone.places[1]])
         begin += length
 
 

@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from puna import _native
-from tests.ops.state_rows import int32, state_rows
+from tests.ops.state_rows import int32, same_with_any_threads, state_rows
 from tests.ops.torch_ops import TorchOps
 
 SLOTS = 12
@@ -130,17 +129,7 @@ def test_bits_do_not_depend_on_how_a_sequence_is_cut(ops: TorchOps, taps: int, p
 
 def test_bits_do_not_depend_on_neighbours_or_threads(kernels: TorchOps) -> None:
     together = Problem.random(16, 200, [300, 1, 77, 200])
-    before, results = _native.threads(), []
-    try:
-        for threads in (1, 2, 3):
-            _native.set_threads(threads)
-            states = together.states.clone()
-            results.append((together.run(kernels, states), states))
-    finally:
-        _native.set_threads(before)
-    for found, states in results[1:]:
-        assert torch.equal(found, results[0][0])
-        assert torch.equal(states, results[0][1])
+    expected, _ = same_with_any_threads(lambda states: together.run(kernels, states), together.states)
     begin = 0
     for number, length in enumerate(together.lengths):
         rows = slice(begin, begin + length)
@@ -148,7 +137,7 @@ def test_bits_do_not_depend_on_neighbours_or_threads(kernels: TorchOps) -> None:
             together, values=together.values[rows], gates=together.gates[rows], lengths=[length],
             places=[together.places[number], together.places[4 + number]],
         )  # fmt: skip
-        assert torch.equal(alone.run(kernels, together.states.clone()), results[0][0][rows])
+        assert torch.equal(alone.run(kernels, together.states.clone()), expected[rows])
         begin += length
 
 

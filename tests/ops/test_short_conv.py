@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from puna import _native
-from tests.ops.state_rows import int32, state_rows
+from tests.ops.state_rows import int32, same_with_any_threads, state_rows
 from tests.ops.torch_ops import TorchOps
 
 SLOTS = 12
@@ -146,26 +145,15 @@ def test_bits_do_not_depend_on_how_a_sequence_is_cut(kernels: TorchOps, parts: l
 
 def test_bits_do_not_depend_on_neighbours_or_threads(kernels: TorchOps) -> None:
     together = Problem.random(3, 200, [300, 1, 77, 200], bias=True)
-    before = _native.threads()
-    try:
-        results = []
-        for threads in (1, 2, 3):
-            _native.set_threads(threads)
-            states = together.states.clone()
-            results.append((together.run(kernels, states), states))
-    finally:
-        _native.set_threads(before)
-    for found, states in results[1:]:
-        assert torch.equal(found, results[0][0])
-        assert torch.equal(states, results[0][1])
+    expected, after = same_with_any_threads(lambda states: together.run(kernels, states), together.states)
     begin = 0
     for number, length in enumerate(together.lengths):
         rows = slice(begin, begin + length)
         places = [together.places[number], together.places[4 + number]]
         alone = replace(together, projected=together.projected[rows], lengths=[length], places=places)
         states = together.states.clone()
-        assert torch.equal(alone.run(kernels, states), results[0][0][rows])
-        assert torch.equal(states[places[1]], results[0][1][places[1]])
+        assert torch.equal(alone.run(kernels, states), expected[rows])
+        assert torch.equal(states[places[1]], after[places[1]])
         begin += length
 
 

@@ -169,3 +169,23 @@ def check_shifted(ours: LoadedModel, theirs: Any) -> None:
     found = read(ours, cache, 0, tokens[50:])
     expected = reference_log_probabilities(theirs, [*tokens[:3], *tokens[28:]])
     assert (found - expected[-10:]).abs().max() < 1e-3
+
+
+def check_few_chosen(few: torch.Tensor, all_chosen: torch.Tensor, every: torch.Tensor, *, same: int) -> None:
+    """Check log-probabilities of layers that choose few positions, choose all, and attend to every one.
+
+    The first `same` rows see no more than the few.
+    """
+    assert torch.equal(all_chosen, every)
+    assert torch.equal(few[:same], all_chosen[:same])
+    assert (few[20:] - all_chosen[20:]).abs().amin(0).max() > 1e-3
+
+
+def check_rounded_keys(ours: LoadedModel) -> None:
+    """Check that keys in q8_0 choose nearly the same positions as exact ones."""
+    tokens = random_tokens(ours, 70, 8)
+    exact, rounded = (
+        read(ours, ours.make_cache(sequences=1, context=128, types=types), 0, tokens)
+        for types in (FLOATS, KVTypes.parse("q8_0"))
+    )
+    assert (rounded - exact)[20:].abs().amax(1).mean() < 0.5

@@ -16,14 +16,15 @@ from puna.convert import convert
 from puna.errors import ConversionError, ModelError, NotSupportedError, UnsupportedModelError
 from puna.gguf import FileType
 from puna.kvcache.storage import KVShape
-from puna.kvcache.types import KVTypes
 from puna.model.layer_cache import ChosenBy, Everything, State, StateAnd
 from puna.model.load import LoadedModel, load_model
 from puna.model.stages import places_to_cut
 from tests.convert.checkpoints import saved
 from tests.model.models.parity import (
     FLOATS,
+    check_few_chosen,
     check_restored,
+    check_rounded_keys,
     original,
     our_log_probabilities,
     random_tokens,
@@ -127,9 +128,7 @@ def test_choosing_all_groups_is_attention_to_all_positions(tmp_path: Path) -> No
         folder.mkdir()
         ours = loaded(folder, GLM5_NEXT, attention__indexer__top_k=most)
         found.append(our_log_probabilities(ours, random_tokens(ours, 70, 7), [70]))
-    assert torch.equal(found[1], found[2])
-    assert torch.equal(found[0][:15], found[1][:15])
-    assert (found[0][20:] - found[1][20:]).abs().amin(0).max() > 1e-3
+    check_few_chosen(*found, same=15)
 
 
 def test_keys_of_few_bits_choose_nearly_the_same_groups(tmp_path: Path) -> None:
@@ -141,13 +140,7 @@ def test_keys_of_few_bits_choose_nearly_the_same_groups(tmp_path: Path) -> None:
         index_head_dim=32,
         mlp_layer_types=["dense"],
     )
-    ours = loaded(tmp_path, tiny)
-    tokens = random_tokens(ours, 70, 8)
-    exact, rounded = (
-        read(ours, ours.make_cache(sequences=1, context=128, types=types), 0, tokens)
-        for types in (FLOATS, KVTypes.parse("q8_0"))
-    )
-    assert (rounded - exact)[20:].abs().amax(1).mean() < 0.5
+    check_rounded_keys(loaded(tmp_path, tiny))
 
 
 def test_lists_of_chosen_cells_are_counted_with_the_positions_after_the_groups(tmp_path: Path) -> None:

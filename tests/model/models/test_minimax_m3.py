@@ -14,10 +14,11 @@ from puna.convert import convert
 from puna.errors import ConversionError, ModelError
 from puna.gguf import FileType
 from puna.kvcache.storage import KVShape
-from puna.kvcache.types import KVTypes
 from tests.model.models.parity import (
     FLOATS,
+    check_few_chosen,
     check_restored,
+    check_rounded_keys,
     check_shifted,
     original,
     our_log_probabilities,
@@ -78,22 +79,14 @@ def test_choosing_all_blocks_is_attention_to_all_positions(tmp_path: Path) -> No
         folder.mkdir()
         ours = loaded(folder, MINIMAX_M3, attention__indexer__top_k=most)
         found.append(our_log_probabilities(ours, random_tokens(ours, 70, 7), [70]))
-    assert torch.equal(found[1], found[2])
-    assert torch.equal(found[0][:15], found[1][:15])
-    assert (found[0][20:] - found[1][20:]).abs().amin(0).max() > 1e-3
+    check_few_chosen(*found, same=15)
 
 
 def test_keys_of_few_bits_choose_nearly_the_same_blocks(tmp_path: Path) -> None:
     """Queries are rotated like the stored keys: otherwise, most rows attend to other blocks."""
     sizes = {"head_dim": 32, "index_head_dim": 32, "rotary_dim": 16}  # whole blocks of numbers
     tiny = dataclasses.replace(ONE_LAYER, settings={**ONE_LAYER.settings, **sizes})
-    ours = loaded(tmp_path, tiny)
-    tokens = random_tokens(ours, 70, 8)
-    exact, rounded = (
-        read(ours, ours.make_cache(sequences=1, context=128, types=types), 0, tokens)
-        for types in (FLOATS, KVTypes.parse("q8_0"))
-    )
-    assert (rounded - exact)[20:].abs().amax(1).mean() < 0.5
+    check_rounded_keys(loaded(tmp_path, tiny))
 
 
 def test_lists_of_chosen_cells_are_counted(tmp_path: Path) -> None:

@@ -17,13 +17,13 @@ from puna.convert import convert
 from puna.errors import ConversionError, ModelError
 from puna.gguf import FileType
 from puna.kvcache.storage import KVShape
-from puna.kvcache.types import KVTypes
 from puna.model.load import LoadedModel
 from tests.convert.checkpoints import saved
 from tests.model.models.parity import (
     FLOATS,
     check_close,
     check_restored,
+    check_rounded_keys,
     original,
     our_log_probabilities,
     random_tokens,
@@ -127,13 +127,7 @@ def test_choosing_all_blocks_is_attention_to_all_positions(tmp_path: Path) -> No
 def test_keys_of_few_bits_choose_nearly_the_same_blocks(tmp_path: Path) -> None:
     """Queries are rotated like the stored keys: otherwise, most rows attend to other blocks."""
     tiny = dataclasses.replace(QWEN4, settings={**QWEN4.settings, "head_dim": 32, "indexer_head_dim": 32})
-    ours = loaded(tmp_path, tiny)
-    tokens = random_tokens(ours, 70, 8)
-    exact, rounded = (
-        read(ours, ours.make_cache(sequences=1, context=128, types=types), 0, tokens)
-        for types in (FLOATS, KVTypes.parse("q8_0"))
-    )
-    assert (rounded - exact)[20:].abs().amax(1).mean() < 0.5
+    check_rounded_keys(loaded(tmp_path, tiny))
 
 
 def test_lists_of_chosen_cells_are_counted(tmp_path: Path) -> None:
