@@ -3,7 +3,7 @@
     make bench-peers                                    # installs llama-cpp-python once, runs everything
     make bench-architectures                            # a model of each kind of architecture instead
     python bench/peers.py --rows "1b q4_k_m, f16"       # some rows of either; only prints
-    python bench/peers.py --quick                       # one repetition of everything, as a trial
+    python bench/peers.py --quick                       # one repetition, without the longest prompt
     python bench/peers.py --model MODEL.gguf ...        # any model
 
 A complete run writes docs/performance.json and docs/performance.svg, and the tables in docs/performance.md
@@ -38,7 +38,7 @@ import roofline
 from llama_cpp_peer import SETTINGS, LlamaCpp
 from models import random_model
 from report import Result, Run, line, load_warning
-from rows import ARCHITECTURES, CASES, LONG, Case, Test, chosen, decode, prompt
+from rows import ARCHITECTURES, CASES, Case, Test, chosen, decode, prompt
 from shapes import SHAPES
 
 import puna
@@ -119,12 +119,14 @@ def compare(
         for test in tests:
             for engine in (*always.values(), *theirs.values()):
                 warm_up(engine, test)
-            tried = choosing.tried(lambda setting, test=test: rate(theirs[setting], test), theirs)
+            brief = test.brief
+            tried = choosing.tried(lambda setting, brief=brief: rate(theirs[setting], brief), theirs)
             engines = always | {setting: theirs[setting] for setting in choosing.contenders(tried)}
-            rates, bandwidths = alternate(engines, test, repetitions * test.often, threads)
+            rates, bandwidths = alternate(engines, test, test.runs(repetitions), threads)
             our_rates, openvino_rates = rates.pop(PUNA), rates.pop(OPENVINO, [])
             best = choosing.best(rates)
-            others = {setting: some for setting, some in (tried | rates).items() if setting != best}
+            comparable = tried | rates if brief == test else rates
+            others = {setting: some for setting, some in comparable.items() if setting != best}
             vnni, depth = kernels() == "avx512", test.depth + test.tokens / 2
             yield Result(
                 name, test.label, test.kind, our_rates, rates[best], test.bar, bandwidths,
@@ -165,7 +167,7 @@ def main() -> None:
         "--rows", help="only rows that contain all words of one of these comma-separated parts"
     )
     parser.add_argument("--architectures", action="store_true", help="a model of each kind of architecture")
-    parser.add_argument("--quick", action="store_true", help="one repetition")
+    parser.add_argument("--quick", action="store_true", help="one repetition, without the longest prompt")
     parser.add_argument("--model", type=Path, action="append", help="GGUF files instead of the usual rows")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--repetitions", type=int, default=5)
@@ -174,7 +176,9 @@ def main() -> None:
     repetitions = 1 if arguments.quick else arguments.repetitions
     cases = ARCHITECTURES if arguments.architectures else CASES
     if arguments.rows:
-        cases = chosen(CASES + ARCHITECTURES + LONG, arguments.rows)
+        cases = chosen(CASES + ARCHITECTURES, arguments.rows)
+    elif arguments.quick:
+        cases = tuple(case for case in cases if all(test == test.brief for test in case.tests))
     if not cases:
         parser.error(f"no row matches {arguments.rows!r}")
     if arguments.model:

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 
 #: The fraction of the measured read bandwidth that decoding one stream should reach.
 BANDWIDTH_BAR = 0.85
+#: The longest prompt that runs more than once.
+BRIEF_PROMPT = 4096
 
 
 @dataclass(frozen=True)
@@ -27,10 +29,18 @@ class Test:
             return f"decode after {self.depth}"
         return "decode" if self.streams == 1 else f"decode, {self.streams} streams"
 
+    def runs(self, repetitions: int) -> int:
+        """Return how often the test runs: decoding one stream, which is short and noisy, three times for
+        each repetition, and a prompt that takes minutes once.
+        """
+        if self.kind == "decode" and self.streams == 1 and not self.depth:
+            return 3 * repetitions
+        return 1 if self.kind == "prompt" and self.tokens > BRIEF_PROMPT else repetitions
+
     @property
-    def often(self) -> int:
-        """The runs of a repetition: several for decoding one stream, which is short and noisy."""
-        return 3 if self.kind == "decode" and self.streams == 1 and not self.depth else 1
+    def brief(self) -> Test:
+        """The test that chooses a peer's setting: the same, or one with a shorter prompt."""
+        return replace(self, tokens=min(self.tokens, BRIEF_PROMPT)) if self.kind == "prompt" else self
 
     @property
     def context(self) -> int:
@@ -65,6 +75,7 @@ def decode(
 CASES = (
     Case("1b", "q4_k_m", (prompt(512, 1.8), decode(32), decode(16, 5.0, streams=8))),
     Case("1b", "q4_k_m", (prompt(4096, 2.2),)),
+    Case("1b", "q4_k_m", (prompt(16384, 2.0),)),
     Case("1b", "q4_k_m", (decode(16, depth=16384, share=0.8),)),
     Case("1b", "q8_0", (prompt(512), decode(32), decode(16, 5.0, streams=8)), openvino=True),
     Case("1b", "q4_0", (prompt(512), decode(32), decode(16, 5.0, streams=8)), openvino=True),
@@ -85,9 +96,6 @@ ARCHITECTURES = (
     Case("experts-2.5b", "q4_k_m", (prompt(512), decode(32, 1.3, share=0.8), decode(16, 3.0, streams=8))),
     Case("latent-1.7b", "q4_k_m", (prompt(512), decode(32, 1.3, share=0.8), decode(16, 3.0, streams=8))),
 )
-
-#: A prompt so long that both engines together take ten minutes, measured by `--rows "prompt 16384"` alone.
-LONG = (Case("1b", "q4_k_m", (prompt(16384, 2.0),)),)
 
 
 def chosen(cases: tuple[Case, ...], pattern: str) -> tuple[Case, ...]:
