@@ -17,6 +17,7 @@ struct Both {
 struct Neon {
     static constexpr int rows = 8;
     static constexpr int tile = 3;   // 6 sums, 12 parts, 6 totals and the numbers fit the 32 registers
+    static constexpr int groups = 1;
     static constexpr int float_tile = 4;
     static constexpr bool signed_bytes = true;
     using Bytes = Both<uint8x16_t>;

@@ -2,6 +2,7 @@
 //
 // An instruction set is a struct `Lanes` (lanes_<set>.h) with
 //   rows, tile          R, and the most tokens for which the running sums fit its registers
+//   groups              row groups in the cache that are multiplied by many tokens at once, with scales of blocks
 //   signed_bytes        whether products take 8-bit numbers with their sign
 //   Bytes, Ints, Floats vectors of 4 R bytes, R 32-bit integers, R floats, and the operations on them
 //   Products<bits>      sums of products of numbers of that many bits with activations: a Part takes `chain`
@@ -181,26 +182,37 @@ void super_product(const uint8_t* weights, int64_t stride, int64_t groups, int64
     }
 }
 
-// Sums of the products of one block of 32 columns for T tokens, without the numbers' excess.
-template <class Lanes, Layout layout, int T>
-PUNA_INLINE void block_sums(const uint8_t* numbers, const ActivationBlock* const* a, int b,
-                            typename Lanes::Ints* sums) {
+// Sums of the products of one block of 32 columns, of G row groups whose numbers are `stride` bytes apart, for T tokens,
+// without the numbers' excess.
+template <class Lanes, Layout layout, int T, int G>
+PUNA_INLINE void block_sums(const uint8_t* numbers, int64_t stride, const ActivationBlock* const* a, int b,
+                            typename Lanes::Ints (*sums)[T]) {
     constexpr Offsets offsets = offsets_of(layout, Lanes::rows);
     constexpr int excess = puna::excess<Lanes, layout>;
     using Products = typename Lanes::template Products<format_of(layout).bits()>;
     constexpr int chain = Products::chain < 8 ? Products::chain : 8;
-    typename Products::Part part[T];
-    for (int t = 0; t < T; t++) sums[t] = Lanes::splat(-excess * a[t]->wide32[b]);
+    typename Products::Part part[G][T];
+    each_token<T>([&](auto t) __attribute__((always_inline)) {
+        const auto sum = Lanes::splat(-a[t]->wide32[b]);   // shifting the vector is faster than multiplying before
+        for (int g = 0; g < G; g++) {
+            sums[g][t] = excess ? Lanes::template shift_ints_left<log2_of(excess)>(sum) : Lanes::splat(0);
+        }
+    });
     unrolled<8>([&](auto index) __attribute__((always_inline)) {
         constexpr int i = decltype(index)::value;
-        const auto quad_numbers =
-            Products::prepare(quad<Lanes, layout, i>(numbers, numbers + offsets.low_plane()));
         constexpr bool first = i % chain == 0, last = i % chain == chain - 1;
-        for (int t = 0; t < T; t++) {
-            if constexpr (first) part[t] = Products::from(sums[t]);
-            part[t] = Products::add(part[t], quad_numbers, a[t]->q + 32 * b + 4 * i);
-            if constexpr (last) sums[t] = Products::to(part[t], sums[t]);
+        decltype(Products::prepare(typename Lanes::Bytes())) group_numbers[G];
+        for (int g = 0; g < G; g++) {
+            const uint8_t* low = numbers + g * stride;
+            group_numbers[g] = Products::prepare(quad<Lanes, layout, i>(low, low + offsets.low_plane()));
         }
+        each_token<T>([&](auto t) __attribute__((always_inline)) {
+            for (int g = 0; g < G; g++) {
+                if constexpr (first) part[g][t] = Products::from(sums[g][t]);
+                part[g][t] = Products::add(part[g][t], group_numbers[g], a[t]->q + 32 * b + 4 * i);
+                if constexpr (last) sums[g][t] = Products::to(part[g][t], sums[g][t]);
+            }
+        });
     });
 }
 
@@ -219,33 +231,55 @@ PUNA_INLINE void finish_block(const uint8_t* factors, const uint8_t* mins, const
     });
 }
 
+// Multiplies G row groups by T tokens; several are not prefetched. Their results begin at y[t] + first_row.
+template <class Lanes, Layout layout, int T, int G>
+PUNA_INLINE void multiply_groups(const uint8_t* weights, int64_t stride, int64_t columns, const void* const* x,
+                                 int64_t step, float* const* y, int64_t first_row, PrefetchDistance distance) {
+    constexpr Offsets offsets = offsets_of(layout, Lanes::rows);
+    typename Lanes::Floats totals[G][T];
+    const ActivationBlock* a[T];
+    for (int t = 0; t < T; t++) {
+        for (int g = 0; g < G; g++) totals[g][t] = Lanes::splat(0.0f);
+        a[t] = static_cast<const ActivationBlock*>(x[t]);
+    }
+    const uint8_t* factors = weights;
+    for (int64_t k = 0; k < columns; k += chunk_columns) {
+        const int blocks = columns - k < chunk_columns ? static_cast<int>((columns - k) / 32) : 8;
+        const uint8_t* mins = factors + offsets.factors() * blocks;
+        const uint8_t* numbers = factors + offsets.header() * blocks;
+        for (int b = 0; b < blocks; b++, numbers += offsets.planes()) {
+            if constexpr (G == 1) prefetch(numbers, offsets.planes(), distance);
+            typename Lanes::Ints sums[G][T];
+            block_sums<Lanes, layout, T, G>(numbers, stride, a, b, sums);
+            for (int g = 0; g < G; g++) {
+                const int64_t at = g * stride + offsets.factors() * b;
+                finish_block<Lanes, layout, T>(factors + at, mins + at, a, b, sums[g], totals[g]);
+            }
+        }
+        factors = numbers;
+        for (int t = 0; t < T; t++) a[t] = next_chunk(a[t], step);
+    }
+    for (int t = 0; t < T; t++) {
+        for (int g = 0; g < G; g++) Lanes::store(y[t] + first_row + g * Lanes::rows, totals[g][t]);
+    }
+}
+
 template <class Lanes, Layout layout, int T>
 void block_product(const uint8_t* weights, int64_t stride, int64_t groups, int64_t columns, const void* const* x,
                    int64_t step, float* const* y, PrefetchDistance distance) {
-    constexpr Offsets offsets = offsets_of(layout, Lanes::rows);
-    for (int64_t group = 0; group < groups; group++, weights += stride) {
-        typename Lanes::Floats totals[T];
-        const ActivationBlock* a[T];
-        for (int t = 0; t < T; t++) {
-            totals[t] = Lanes::splat(0.0f);
-            a[t] = static_cast<const ActivationBlock*>(x[t]);
+    int64_t group = 0;
+    // With many tokens, loads of activations would be the limit if each were multiplied once only. But memory is faster
+    // if it is read from front to back.
+    constexpr int together = 2 * T > Lanes::tile ? Lanes::groups : 1;
+    if (together > 1 && !distance.near) {
+        for (; group + together <= groups; group += together) {
+            multiply_groups<Lanes, layout, T, together>(weights + group * stride, stride, columns, x, step, y,
+                                                        group * Lanes::rows, distance);
         }
-        const uint8_t* factors = weights;
-        for (int64_t k = 0; k < columns; k += chunk_columns) {
-            const int blocks = columns - k < chunk_columns ? static_cast<int>((columns - k) / 32) : 8;
-            const uint8_t* mins = factors + offsets.factors() * blocks;
-            const uint8_t* numbers = factors + offsets.header() * blocks;
-            for (int b = 0; b < blocks; b++, numbers += offsets.planes()) {
-                prefetch(numbers, offsets.planes(), distance);
-                typename Lanes::Ints sums[T];
-                block_sums<Lanes, layout, T>(numbers, a, b, sums);
-                finish_block<Lanes, layout, T>(factors + offsets.factors() * b, mins + offsets.factors() * b, a, b,
-                                               sums, totals);
-            }
-            factors = numbers;
-            for (int t = 0; t < T; t++) a[t] = next_chunk(a[t], step);
-        }
-        for (int t = 0; t < T; t++) Lanes::store(y[t] + group * Lanes::rows, totals[t]);
+    }
+    for (; group < groups; group++) {
+        multiply_groups<Lanes, layout, T, 1>(weights + group * stride, stride, columns, x, step, y,
+                                             group * Lanes::rows, distance);
     }
 }
 
