@@ -63,8 +63,8 @@ void add_jobs(const Job& whole, int64_t bytes, int64_t tokens, std::vector<Job>&
 }
 
 void run_all(const std::vector<Job>& jobs, int64_t tokens) {
-    parallel_for(static_cast<int64_t>(jobs.size()),
-                 [&](int64_t i, int) { run(jobs[static_cast<size_t>(i)], tokens); });
+    parallel_runs(static_cast<int64_t>(jobs.size()),
+                  [&](int64_t i, int) { run(jobs[static_cast<size_t>(i)], tokens); });
 }
 
 }  // namespace

@@ -17,13 +17,15 @@ void check(bool good, const char* what) {
 }
 
 // Each index runs once, on a thread whose number is in range, and the caller sees every write.
-void loop_once(int count) {
+void loop_once(int count, bool runs) {
     std::vector<int> visits(static_cast<size_t>(count), 0);
     std::vector<int> by(static_cast<size_t>(count), -1);
-    puna::parallel_for(count, [&](int64_t i, int thread) {
+    const auto visit = [&](int64_t i, int thread) {
         visits[static_cast<size_t>(i)]++;
         by[static_cast<size_t>(i)] = thread;
-    });
+    };
+    if (runs) puna::parallel_runs(count, visit);
+    else puna::parallel_for(count, visit);
     for (int i = 0; i < count; i++) {
         check(visits[static_cast<size_t>(i)] == 1, "an index was not visited exactly once");
         check(by[static_cast<size_t>(i)] >= 0 && by[static_cast<size_t>(i)] < 16, "a thread number is out of range");
@@ -62,11 +64,11 @@ void nested() {
 }
 
 // A thread that loses its core delays only its current piece; the others do all the rest meanwhile.
-void stalled() {
+void stalled(bool runs) {
     constexpr int count = 200;
     std::atomic<int> done{0};
     bool rest_was_done = false;
-    puna::parallel_for(count, [&](int64_t i, int) {
+    const auto piece = [&](int64_t i, int) {
         if (i == 0) {
             for (int waited_ms = 0; done.load() < count - 1 && waited_ms < 20000; waited_ms++) {
                 std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -75,7 +77,9 @@ void stalled() {
         } else {
             done.fetch_add(1);
         }
-    });
+    };
+    if (runs) puna::parallel_runs(count, piece);
+    else puna::parallel_for(count, piece);
     check(rest_was_done, "the other threads left work to one that had stalled");
 }
 
@@ -83,11 +87,13 @@ void stalled() {
 
 int main() {
     puna::set_thread_count(4);
-    for (const int count : {0, 1, 2, 3, 64, 1000}) loop_once(count);
+    for (const int count : {0, 1, 2, 3, 64, 1000}) {
+        for (const bool runs : {false, true}) loop_once(count, runs);
+    }
     chain(2000);
     scratch();
     nested();
-    stalled();
+    for (const bool runs : {false, true}) stalled(runs);
     for (int i = 0; i < 30; i++) {   // the workers have gone to sleep each time
         std::this_thread::sleep_for(std::chrono::milliseconds(2));
         chain(2);
@@ -106,7 +112,7 @@ int main() {
     }
     for (int i = 0; i < 40; i++) {
         puna::set_thread_count(1 + i % 5);
-        loop_once(100);
+        loop_once(100, i % 2 == 0);
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     stop.store(true);
