@@ -30,7 +30,9 @@ void short_conv(const ShortConv& call) {
     const RecurrentKernels& kernels = recurrent_kernels();
     const int64_t width = call.channels, kept = call.taps - 1, stride = call.gated ? 3 * width : width;
     const StateRows& rows = call.rows;
-    parallel_ranges(rows.rows, floats_per_task / (width + 1) + 1, [&](int64_t begin, int64_t end, int) {
+    // A few tasks for each thread; longer ones repeat fewer inputs of the rows before them.
+    const int64_t grain = std::min(floats_per_task / (width + 1) + 1, rows.rows / (4 * thread_count()) + 1);
+    parallel_ranges(rows.rows, grain, [&](int64_t begin, int64_t end, int) {
         thread_local std::vector<float> ring;   // inputs of the last `taps` rows, row r at r % taps
         thread_local std::vector<const float*> past;
         ring.resize(call.taps * width);
