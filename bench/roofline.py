@@ -80,15 +80,16 @@ class Need:
     cell_bytes: float  # bytes of the keys and values of one earlier position, in float16
     cell_products: float  # multiply-adds with one earlier position
     state_products: float  # float32 multiplications per token with the states of gated delta networks
+    state_bytes: float  # bytes of these states, in float32, that a token reads and writes
     floats: bool  # whether the matrices are of a float type
     layer_multiplications: float  # as `layer_products`, with those of scales, minima and sums
     head_multiplications: float
 
     def decode_bytes(self, streams: int, depth: float) -> float:
-        """Return the bytes read in one step of `streams` sequences with `depth` positions each."""
+        """Return the bytes read and written in a step of `streams` sequences with `depth` positions each."""
         experts = 1 - (1 - self.used_experts) ** streams  # those used by any token, if each is as likely
         layers = self.shared_bytes + experts * self.expert_bytes
-        return layers + self.head_bytes + streams * depth * self.cell_bytes
+        return layers + self.head_bytes + streams * (depth * self.cell_bytes + self.state_bytes)
 
     def decode_bound(self, streams: int, depth: float, machine: Machine) -> float:
         """Return the tokens per second of `streams` sequences that memory and AVX-512 VNNI allow."""
@@ -188,6 +189,7 @@ def need(path: Path) -> Need:
         cell_bytes=2.0 * layers * 2 * kv_heads * head_dim,
         cell_products=2.0 * layers * heads * head_dim,
         state_products=state_products,
+        state_bytes=state_products / 4 * 2 * 4,  # four multiplications for each entry
         floats=bool(kinds) and kinds <= FLOATS,
         layer_multiplications=layer_multiplications,
         head_multiplications=head_multiplications,
