@@ -64,7 +64,14 @@ class CompressedAttentionOptions(Protocol):
         """Groups of heads that are mapped to the output separately at first."""
 
     @property
+    def output_width(self) -> int:
+        """Values that such a group has for each position."""
+
+    @property
     def output_rank(self) -> int: ...
+    @property
+    def joined_rank(self) -> int:
+        """Values of all groups after their own linears."""
 
 
 class SparseEntriesOptions(CompressedAttentionOptions, Protocol):
@@ -201,8 +208,8 @@ class SharedKeyAttention(Module):
             mixed, positions = mixed[rows], positions[rows]
         mixed = mixed.reshape(len(mixed), o.heads, o.head_dim)
         ops.rope_(mixed, positions, self.rope_back)
-        low = self.group_output(mixed.reshape(len(mixed), o.output_groups, -1))
-        return self.output(low.reshape(len(mixed), -1))
+        low = self.group_output(mixed.reshape(len(mixed), o.output_groups, o.output_width))
+        return self.output(low.reshape(len(mixed), o.joined_rank))
 
     def remember(
         self, kept: LayerCache, key: Array, hidden: Array, vector: Array, positions: Array
