@@ -106,6 +106,48 @@ def refusal(folder: Path, model: Model) -> str:
             "'mamba2.ssm.conv_kernel' is 1, which is too short for a convolution",
         ),
         (
+            "qwen35",
+            {"ssm.conv_kernel": 1},
+            "'qwen35.ssm.conv_kernel' is 1, which is too short for a convolution",
+        ),
+        (
+            "qwen4exp",
+            {"ssm.conv_kernel": 2**31 - 1},
+            "'qwen4exp.ssm.conv_kernel' is 2147483647, but tensor 'blk.0.ssm_conv1d.weight' has",
+        ),
+        (
+            "deepseek4",
+            {"hyper_connection.sinkhorn_iterations": 2**31 - 1},
+            "'deepseek4.hyper_connection.sinkhorn_iterations' is 2147483647, more than 1000",
+        ),
+        (
+            "bailingmoe3",
+            {"attention.key_length_mla": 2**31 - 1},
+            "tensor 'blk.1.attn_q.weight' has 80x64 values, expected 8589934588x64",
+        ),
+        *(
+            (
+                architecture,
+                {"attention.indexer.head_count": 2**31 - 1},
+                f"'{architecture}.attention.indexer.head_count' x "
+                f"'{architecture}.attention.indexer.key_length' is 2147483647 x 16, but tensor "
+                f"'blk.{layer}.indexer.{name}.weight' has 32x",
+            )
+            for architecture, layer, name in (
+                ("deepseek32", 0, "attn_q_b"),
+                ("deepseek4", 1, "attn_q_b"),
+                ("glm-dsa", 0, "attn_q_b"),
+                ("glm5-next", 1, "attn_q_b"),
+                ("hy_v4", 0, "attn_q_b"),
+                ("qwen4exp", 1, "q_proj"),
+            )
+        ),
+        (
+            "glm5-next",
+            {"nextn_predict_layers": 1},
+            "'glm5-next.attention.head_count_kv' is 0 for all of the 1 layers",
+        ),
+        (
             "mllama",
             {"vision.max_num_tiles": 2**31 - 1},
             "'mllama.vision.image_size' is 56, which with patches of",

@@ -17,8 +17,9 @@ from puna.ops import Array
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
 
-#: More streams than any model has.
+#: More streams, and rounds of balancing their mixtures, than any model has.
 _MAX_STREAMS: Final = 64
+_MAX_ROUNDS: Final = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +43,15 @@ def read_streams(file: GGUFFile) -> int:
 def read_hyper_connections(file: GGUFFile) -> dict[str, Any]:
     """Return the number of streams and the least of their weights, by option. Raises `ModelError`."""
     return {"streams": read_streams(file), "stream_eps": positive(file, "hyper_connection.epsilon", 1e-6)}
+
+
+def read_rounds(file: GGUFFile) -> int:
+    """Return the number of rounds in which mixtures are balanced. Raises `ModelError`."""
+    key = "hyper_connection.sinkhorn_iterations"
+    rounds = required(file, key)
+    if rounds > _MAX_ROUNDS:
+        raise invalid(file, key, f"is {rounds}, more than {_MAX_ROUNDS}")
+    return rounds
 
 
 class StreamsDecoder(Decoder):

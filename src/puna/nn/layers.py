@@ -135,10 +135,10 @@ class InterleavedLinear(StackedLinear):
         cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
     ) -> Self | None:
         count, *parts, columns = shape
-        every = np.arange(count * sum(parts)).reshape(count, -1)
-        joined = source.matrix(f"{name}.weight", (every.size, columns))
+        joined = source.matrix(f"{name}.weight", (count * sum(parts), columns))
         if joined is None:
             return None
+        every = np.arange(count * sum(parts)).reshape(count, -1)
         bias = source.vector(f"{name}.bias", every.size)
         linears = []
         for part in np.split(every, np.cumsum(parts)[:-1], axis=1):

@@ -145,12 +145,20 @@ def _add_key(dice: random.Random, model: Model) -> None:
         f"{architecture}.{key}"
         for key in dict.fromkeys(key for own in (OWN | TRANSCRIBING).values() for key in own)
     ]
+    names += [f"{architecture}.{key}" for key in _OPTIONAL]
     names += [f"tokenizer.ggml.{name}" for name in _TOKENIZER_KEYS]
     names += ["general.type", "general.name", "general.alignment", "split.count", "general.file_type"]
     names += [f"{architecture}.{key}" for key in ("pooling_type", "attention.causal", "use_qk_norm")]
     model.keys[dice.choice(names)] = _value(dice)
 
 
+#: Keys that no invented model has.
+_OPTIONAL = (
+    "nextn_predict_layers", "attention.recurrent_layers", "attention.layer_norm_epsilon",
+    "attention.compress_rope_freq_base", "attention.indexer.kpool_select_tail", "kda.safe_gate",
+    "hyper_connection.epsilon", "hyper_connection.magnitude", "ple.image_token_id", "rope.freq_base_swa",
+    "rope.dimension_count_swa", "expert_weights_scale", "expert_weights_norm", "ssm.v_head_reordered",
+)  # fmt: skip
 _TOKENIZER_KEYS = (
     "pre", "scores", "merges", "token_type", "bos_token_id", "eos_token_id", "eos_token_ids", "eot_token_id",
     "unknown_token_id", "add_bos_token", "add_space_prefix", "normalizer.lowercase", "model",

@@ -128,7 +128,7 @@ def test_files_of_glm_5_2_without_kinds_of_indexers_share_in_fours(tmp_path: Pat
         ("attention.indexer.top_k", 0, "top_k' should be positive, but is 0"),
         ("attention.indexer.key_length", 2**31 - 1, "is 2147483647, but tensor 'blk.0.indexer.k_norm"),
         ("attention.indexer.key_length", 8, "is 16, more than the 8 numbers of an indexer's key"),
-        ("attention.indexer.head_count", 7, "indexer.attn_q_b.weight' has 408x40 values, expected 168x40"),
+        ("attention.indexer.head_count", 7, "is 7 x 24, but tensor 'blk.[01].indexer.attn_q_b"),
         ("attention.indexer.types", [True] * 4, "tensor 'blk.1.indexer.attn_q_b.weight' is missing"),
         ("attention.indexer.types", [False, True, True, True], "has no indexer for the first layer"),
         ("attention.indexer.types", [True, True], "should have true or false for each of the 4 layers"),

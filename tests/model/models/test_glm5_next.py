@@ -197,7 +197,7 @@ def test_limits_and_decays_may_be_left_out_of_a_file(tmp_path: Path) -> None:
         ("attention.indexer.kpool", 1, "kpool' is 1, which is no group"),
         ("attention.indexer.kpool", 6, "indexer_compressor_ape.weight' has 4x24 values, expected 6x24"),
         ("attention.indexer.key_length", 2**31 - 1, "is 2147483647, but tensor 'blk.1.indexer.k_norm"),
-        ("attention.indexer.head_count", 7, "indexer.attn_q_b.weight' has 408x40 values, expected 168x40"),
+        ("attention.indexer.head_count", 7, "is 7 x 24, but tensor 'blk.[01].indexer.attn_q_b"),
         ("attention.indexer.types", [True] * 5, "tensor 'blk.2.indexer.attn_q_b.weight' is missing"),
         ("attention.indexer.types", [True, False, True, True, True], "no indexer for the first layer with"),
         ("attention.indexer.types", [True], "should have true or false for each of the 5 layers"),

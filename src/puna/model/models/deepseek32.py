@@ -88,7 +88,10 @@ class DeepSeek32(DeepSeek2):
         lenders = list(accumulate(own_numbers, max))
 
         def own(index: int, layer: LayerOptions) -> LayerOptions:
-            check_extent(file, f"blk.{index}.indexer.k_norm.weight", 0, {"attention.indexer.key_length": dim})
+            key_length = {"attention.indexer.key_length": dim}
+            check_extent(file, f"blk.{index}.indexer.k_norm.weight", 0, key_length)
+            queries = {"attention.indexer.head_count": heads, **key_length}
+            check_extent(file, f"blk.{index}.indexer.attn_q_b.weight", 0, queries)
             lender = lenders[index]
             remembers = Everything() if lender == index else ChosenBy(lender)
             return IndexedLayerOptions(

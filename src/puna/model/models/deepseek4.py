@@ -14,14 +14,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from puna.batch import BatchArrays
-from puna.errors import ModelError
+from puna.errors import ModelError, shown
 from puna.gguf.metadata import check_extent, invalid, limits, missing, positive, required, scalar
 from puna.kvcache.cache import Cache, Shift
 from puna.kvcache.storage import KVShape
 from puna.model.layer_cache import Window, WindowAndEntries
 from puna.model.options import LayerOptions, TextDefaults, TextOptions
 from puna.model.rope import RopeOptions
-from puna.model.streams import HyperConnectedDecoder, HyperConnectedOptions, read_hyper_connections
+from puna.model.streams import (
+    HyperConnectedDecoder,
+    HyperConnectedOptions,
+    read_hyper_connections,
+    read_rounds,
+)
 from puna.nn.compressed_attention import (
     HeavilyCompressedAttention,
     SharedKeyAttention,
@@ -232,7 +237,7 @@ class DeepSeek4(HyperConnectedDecoder):
             "indexer_heads": required(file, "attention.indexer.head_count"),
             "indexer_dim": required(file, "attention.indexer.key_length"),
             "most_chosen": min(required(file, "attention.indexer.top_k"), context),
-            "stream_rounds": required(file, "hyper_connection.sinkhorn_iterations"),
+            "stream_rounds": read_rounds(file),
             **read_hyper_connections(file),
         }
 
@@ -265,7 +270,10 @@ def _ratios(file: GGUFFile, layers: int) -> tuple[int, ...]:
         raise missing(file, key)
     each = [] if isinstance(found, str | int | float) else list(found[:layers])
     if len(each) != layers or not all(type(ratio) is int and 0 <= ratio < 1 << 16 for ratio in each):
-        raise invalid(file, key, f"should be a number of positions for each of the {layers} layers")
+        complaint = (
+            f"should be a number of positions for each of the {layers} layers, not {shown(each or found)}"
+        )
+        raise invalid(file, key, complaint)
     return tuple(each)
 
 
@@ -303,6 +311,13 @@ def _check(file: GGUFFile, index: int, layer: LayerOptions, ratio: int, values: 
     for tensor, sizes in (
         ("attn_kv", {"attention.key_length": layer.head_dim}),
         ("indexer_compressor_norm", {"attention.indexer.key_length": indexer}),
+        (
+            "indexer.attn_q_b",
+            {
+                "attention.indexer.head_count": values["indexer_heads"],
+                "attention.indexer.key_length": indexer,
+            },
+        ),
         ("attn_compressor_ape", {"attention.compress_ratios": ratio}),
     ):
         check_extent(file, f"blk.{index}.{tensor}.weight", 0, sizes)

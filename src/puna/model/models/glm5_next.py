@@ -28,7 +28,12 @@ from puna.kvcache.storage import KVShape
 from puna.model.layer_cache import ChosenBy, Everything, State, StateAnd
 from puna.model.models.kimi_linear import KimiLayerOptions, KimiLinear
 from puna.model.options import LayerOptions
-from puna.model.streams import HyperConnectedDecoder, HyperConnectedOptions, read_hyper_connections
+from puna.model.streams import (
+    HyperConnectedDecoder,
+    HyperConnectedOptions,
+    read_hyper_connections,
+    read_rounds,
+)
 from puna.nn.experts import LimitedSharedAndRouted
 from puna.nn.feed_forward import LimitedFeedForward
 from puna.nn.hyper_connections import MixedFeedForwardConnection, MixedMixerConnection, StreamMean
@@ -42,9 +47,6 @@ from puna.ops.backend import list_width
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
-
-#: More rounds of balancing than any model has.
-_MAX_ROUNDS = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,10 +139,7 @@ class Glm5Next(HyperConnectedDecoder, KimiLinear):
     def read_options(cls, file: GGUFFile) -> HyperConnectedOptions:
         options = super().read_options(file)
         count, streams = required(file, "block_count"), read_hyper_connections(file)
-        rounds = required(file, "hyper_connection.sinkhorn_iterations")
-        if rounds > _MAX_ROUNDS:
-            complaint = f"is {rounds}, more than {_MAX_ROUNDS}"
-            raise invalid(file, "hyper_connection.sinkhorn_iterations", complaint)
+        rounds = read_rounds(file)
         required(file, "attention.q_lora_rank")  # the indexer's queries are made from the same vector
         heads = required(file, "attention.indexer.head_count")
         dim = required(file, "attention.indexer.key_length")
@@ -159,6 +158,8 @@ class Glm5Next(HyperConnectedDecoder, KimiLinear):
             if layer.kv_heads:
                 key_length = {"attention.indexer.key_length": dim}
                 check_extent(file, f"blk.{index}.indexer.k_norm.weight", 0, key_length)
+                queries = {"attention.indexer.head_count": heads, **key_length}
+                check_extent(file, f"blk.{index}.indexer.attn_q_b.weight", 0, queries)
                 remembers = keeps if lenders[index] == index else ChosenBy(lenders[index])
             return Glm5NextLayerOptions(
                 **vars(layer) | {"remembers": remembers}, decay_bound=bound, indexer_heads=heads,
@@ -197,6 +198,8 @@ def _read_groups(file: GGUFFile) -> tuple[int, int]:
 def _read_lenders(file: GGUFFile, attends: list[bool]) -> list[int]:
     """Return for each layer the number of the latest layer up to it that has an indexer."""
     key = "attention.indexer.types"
+    if True not in attends:  # only the heads after the layers attend
+        raise invalid(file, "attention.head_count_kv", f"is 0 for all of the {len(attends)} layers")
     chooses = [True] * len(attends) if file.get(key) is None else flags(file, key, len(attends))
     if not chooses[attends.index(True)]:
         complaint = "has no indexer for the first layer with attention, which has no other's choice to use"

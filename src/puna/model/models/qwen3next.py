@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from puna.errors import UnsupportedModelError
-from puna.gguf.metadata import flag, flags, invalid, required
+from puna.gguf.metadata import check_extent, flag, flags, invalid, required
 from puna.model.decoder import Decoder
 from puna.model.layer_cache import State
 from puna.model.options import LayerOptions, TextDefaults, TextOptions, with_axes
@@ -112,6 +112,8 @@ class Qwen3Next(Decoder):
         )
         key_heads, value_heads = required(file, "ssm.group_count"), required(file, "ssm.time_step_rank")
         dim, taps = required(file, "ssm.state_size"), required(file, "ssm.conv_kernel")
+        if taps < 2:
+            raise invalid(file, "ssm.conv_kernel", f"is {taps}, which is too short for a convolution")
         if value_heads % key_heads:
             raise invalid(
                 file, "ssm.time_step_rank", f"is {value_heads}, which {key_heads} key heads cannot share"
@@ -130,6 +132,7 @@ class Qwen3Next(Decoder):
         def own(index: int, layer: LayerOptions) -> LayerOptions:
             values = vars(layer)
             if recurrent[index]:
+                check_extent(file, f"blk.{index}.ssm_conv1d.weight", 1, {"ssm.conv_kernel": taps})
                 values = values | {"kv_heads": 0, "remembers": state}
             return HybridLayerOptions(
                 **values, key_heads=key_heads, value_heads=value_heads, memory_dim=dim, taps=taps,

@@ -296,7 +296,10 @@ class Qwen4Exp(StreamsDecoder, Qwen3Next):
                 ngrams=ngrams.get(index),
             )  # fmt: skip
             if size:
-                check_extent(file, f"blk.{index}.indexer.k_norm.weight", 0, {f"{prefix}.key_length": dim})
+                key_length = {f"{prefix}.key_length": dim}
+                check_extent(file, f"blk.{index}.indexer.k_norm.weight", 0, key_length)
+                queries = {f"{prefix}.head_count": heads, **key_length}
+                check_extent(file, f"blk.{index}.indexer.q_proj.weight", 0, queries)
                 return replace(changed, remembers=StateAnd(changed.indexer_states, Everything()))
             if changed.ngrams is not None:
                 assert isinstance(layer.remembers, State)
