@@ -154,6 +154,12 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
                              "compress": {**YARN, "rope_theta": 5e3, "attention_factor": 1.5}}},
         "attention_factor' is 1.5, but .* only have 1.0",
     ),
+    "deepseek4, no magnitude": (
+        MODELS["deepseek4"],
+        {"rope_parameters": {"main": {"rope_type": "default", "rope_theta": 1e4},
+                             "compress": {**YARN, "rope_theta": 5e3}}},
+        "lacks 'rope_parameters.compress.attention_factor', which must be 1.0",
+    ),
     "deepseek4, scaled windows": (
         MODELS["deepseek4"],
         {"rope_parameters": {"main": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0},
@@ -242,7 +248,7 @@ def check(raw: Mapping[str, Any]) -> list[str]:
     metadata(config, family)
     family.extra(config)
     config.get(*WITH_TENSORS)
-    return check_settings(config, family)
+    return [*check_settings(config, family), *family.check_others(config, ())]
 
 
 PUBLISHED = Path(__file__).parent / "published.json"
@@ -311,6 +317,43 @@ def test_checkpoint_with_fewer_layers_than_configured_is_refused(folder: Path, t
         ConversionError, match=rf"there are {layers + 1} layers, but the checkpoint has {layers}"
     ):
         convert(folder, tmp_path / "m.gguf")
+
+
+#: Settings whose keys no reader accepts, though transformers builds the models.
+UNREADABLE: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "bailingmoe3, decays without a bound": (
+        MODELS["bailingmoe3"], {"kda_lower_bound": 0.0}, "kda.gate_lower_bound' should be below 0, but is 0.0"
+    ),
+    "deepseek4, no rounds": (
+        MODELS["deepseek4"], {"hc_sinkhorn_iters": 0}, "sinkhorn_iterations' should be positive, but is 0"
+    ),
+    "glm5-next, no epsilon": (
+        MODELS["glm5-next"], {"rms_norm_eps": 0.0}, "layer_norm_rms_epsilon' should be above 0, but is 0.0"
+    ),
+    "glm5-next, groups of one": (
+        MODELS["glm5-next"], {"index_kpool": 1}, "indexer.kpool' is 1, which is no group"
+    ),
+    "glm5-next, no choice to share": (
+        MODELS["glm5-next"], {"indexer_types": ["shared"] * 5}, "indexer.types' has no indexer for the first"
+    ),
+    "qwen4exp, one tap": (
+        MODELS["qwen4exp"], {"linear_conv_kernel_dim": 1}, "ssm.conv_kernel' is 1, which is too short"
+    ),
+    "step35, no window": (
+        MODELS["step35"], {"sliding_window": None}, "'step35.attention.sliding_window' is missing"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_settings_that_no_reader_accepts_are_refused_before_tensors_are_read(
+    name: str, tmp_path: Path
+) -> None:
+    tiny, settings, message = UNREADABLE[name]
+    folder = saved(tmp_path / "checkpoint", with_settings(tiny, settings).build())
+    with pytest.raises(ConversionError, match=message):
+        convert(folder, tmp_path / "m.gguf", report=lambda done, total: pytest.fail("a tensor was read"))
 
 
 def test_embedding_models_need_no_output_matrix(folder: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from gguf import GGUFReader, GGUFValueType
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from puna.errors import GGUFError
 from puna.gguf import GGMLType, GGUFWriter, NumberArray, StringArray, ValueType, open_gguf, quantize
@@ -144,6 +146,22 @@ def test_tensors_read_back_as_written(tmp_path: Path, alignment: int) -> None:
     with open_gguf(tmp_path / "out.gguf") as file:
         np.testing.assert_array_equal(file.array("vector"), values["vector"])
         assert file.tensors["raw"].shape == (2, 3, 64)
+
+
+def test_a_planned_file_is_read_without_computing_its_tensors(tmp_path: Path) -> None:
+    writer = GGUFWriter(tmp_path / "out.gguf", "llama")
+    writer.add("block_count", 7)
+    writer.add("tokenizer.ggml.tokens", ["a", "b"])
+
+    def pieces() -> Iterator[NDArray[np.uint8]]:
+        raise AssertionError("data of a tensor was computed")
+
+    writer.add_stream("blk.0.attn_q.weight", (1 << 20, 1 << 20), GGMLType.Q8_0, pieces)
+    with writer.planned() as file:
+        assert (file.path, file.architecture, file.get("block_count")) == (writer.path, "llama", 7)
+        assert list(file.get("tokenizer.ggml.tokens")) == ["a", "b"]
+        assert file.tensor("blk.0.attn_q.weight").shape == (1 << 20, 1 << 20)
+    assert not any(tmp_path.iterdir())
 
 
 def test_a_large_tensor_is_streamed(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from puna.convert.plan import (
 from puna.convert.registry import family_of, is_tower_alone, towers_of
 from puna.convert.towers.assumed import check_tower
 from puna.convert.vocabulary import vocabulary
-from puna.errors import ConversionError, GGUFError, ModelError
+from puna.errors import ConversionError, GGUFError, ModelError, TokenizerError, UnsupportedModelError
 from puna.gguf import FileType, GGMLType, GGUFWriter, ValueType, quantize
 from puna.machine import usable_threads
 
@@ -81,7 +81,7 @@ def convert(
             logger.warning(
                 "config.json: unknown settings, left out of the file: %s", ", ".join(draft.unknown)
             )
-        _write(draft, checkpoint, report)
+        _write(draft, checkpoint, report, check=_check_loads)
 
 
 def has_tower_alone(folder: Path) -> bool:
@@ -191,6 +191,19 @@ def _model(
     return _Draft(writer, [(config, planned)], unknown)
 
 
+def _check_loads(writer: GGUFWriter) -> None:
+    """Raise ConversionError if Puna's own engine would refuse the file for the values of its keys."""
+    from puna.model.header import check_header  # only needed for models that are written
+
+    try:
+        with writer.planned() as file:
+            check_header(file)
+    except (UnsupportedModelError, TokenizerError):
+        return  # llama.cpp may run it
+    except ModelError as error:
+        raise ConversionError(f"config.json does not fit the checkpoint or any file: {error}") from error
+
+
 def _target_model(checkpoint: Checkpoint, family: Family, folder: Path | None) -> PublishedFolder | None:
     """Return the folder of the model that one of `family` drafts for; None if it drafts for none."""
     name = checkpoint.folder.name
@@ -289,7 +302,14 @@ def _as_published(checkpoint: Checkpoint) -> FileType:
     return FileType.BF16 if sizes.get("BF16", 0) > sizes.get("F16", 0) + sizes.get("F32", 0) else FileType.F16
 
 
-def _write(draft: _Draft, checkpoint: Checkpoint, report: Report) -> None:
+def _write(
+    draft: _Draft,
+    checkpoint: Checkpoint,
+    report: Report,
+    *,
+    check: Callable[[GGUFWriter], None] = lambda writer: None,
+) -> None:
+    """Write the file, once all its tensors are known and `check` accepts it."""
     writer, planned = draft.writer, [target for _, part in draft.parts for target in part]
     total = sum(tensor.end - tensor.begin for tensor in checkpoint.tensors.values())
     whole = sum(target.type.nbytes(int(np.prod(target.shape))) for target in planned)
@@ -307,6 +327,7 @@ def _write(draft: _Draft, checkpoint: Checkpoint, report: Report) -> None:
         for config, part in draft.parts:
             for target in part:
                 writer.add_stream(target.name, target.shape, target.type, partial(stream, target, config))
+        check(writer)
         writer.write()
 
 

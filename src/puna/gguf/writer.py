@@ -13,11 +13,11 @@ import shutil
 import struct
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ from puna.errors import GGUFError
 from puna.gguf.blocks import QUANTIZABLE, quantize
 from puna.gguf.blocks.layout import LAYOUTS
 from puna.gguf.part import DEFAULT_ALIGNMENT, MAGIC, MAX_DIMENSIONS, GGUFPart, TensorInfo, read_part
-from puna.gguf.reader import GGUFFile, full_key
+from puna.gguf.reader import GGUFFile, full_key, open_gguf
 from puna.gguf.types import GGMLType, ValueType
 from puna.gguf.values import MAX_NAME_BYTES, NUMBER_DTYPES, Cursor, NumberArray, StringArray
 
@@ -166,17 +166,27 @@ class GGUFWriter:
         except OSError as error:
             raise GGUFError(f"{self.path}: cannot be written ({error})") from error
 
+    @contextmanager
+    def planned(self) -> Iterator[GGUFFile]:
+        """Open the file as it is planned: with metadata, and tensors that have no data yet.
+
+        Raises GGUFError.
+        """
+        try:
+            with tempfile.NamedTemporaryFile(prefix=".gguf-", dir=self.path.parent) as file:
+                self._write_header(file, ())
+                file.flush()
+                with open_gguf(file.name) as opened:
+                    opened.path = self.path
+                    for tensor in self._tensors.values():
+                        info = TensorInfo(tensor.name, tensor.shape, tensor.type, tensor.nbytes, offset=0)
+                        opened.tensors[tensor.name] = info
+                    yield opened
+        except OSError as error:
+            raise GGUFError(f"{self.path}: cannot be written ({error})") from error
+
     def _write(self, file: BinaryIO) -> None:
-        file.write(MAGIC + struct.pack("<IQQ", _VERSION, len(self._tensors), len(self._values)))
-        for key, value in self._values.items():
-            file.write(_encode_string(key) + value)
-        offset = 0
-        for tensor in self._tensors.values():
-            dimensions = tensor.shape[::-1]  # stored fastest-varying first
-            file.write(_encode_string(tensor.name))
-            file.write(struct.pack(f"<I{len(dimensions)}Q", len(dimensions), *dimensions))
-            file.write(struct.pack("<IQ", tensor.type, offset))
-            offset += self._padded(tensor.nbytes)
+        self._write_header(file, self._tensors.values())
         for tensor in self._tensors.values():
             self._pad(file)
             begin = file.tell()
@@ -185,6 +195,18 @@ class GGUFWriter:
             if (size := file.tell() - begin) != tensor.nbytes:
                 raise GGUFError(f"tensor '{tensor.name}' became {size} bytes instead of {tensor.nbytes}")
         self._pad(file)
+
+    def _write_header(self, file: IO[bytes], tensors: Collection[_Tensor]) -> None:
+        file.write(MAGIC + struct.pack("<IQQ", _VERSION, len(tensors), len(self._values)))
+        for key, value in self._values.items():
+            file.write(_encode_string(key) + value)
+        offset = 0
+        for tensor in tensors:
+            dimensions = tensor.shape[::-1]  # stored fastest-varying first
+            file.write(_encode_string(tensor.name))
+            file.write(struct.pack(f"<I{len(dimensions)}Q", len(dimensions), *dimensions))
+            file.write(struct.pack("<IQ", tensor.type, offset))
+            offset += self._padded(tensor.nbytes)
 
     def _check_space(self) -> None:
         needed = sum(self._padded(tensor.nbytes) for tensor in self._tensors.values())

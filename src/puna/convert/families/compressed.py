@@ -5,6 +5,7 @@ Published tensors have other names than transformers' modules, and what transfor
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from puna.convert.config import Config
@@ -141,6 +142,21 @@ def _without_unused(name: str, config: Config) -> str:
     return "model.unused" if unused else name
 
 
+def _check_magnitude(config: Config, ignore: Collection[str]) -> list[str]:
+    """Raise ConversionError if transformers would scale the rotation of entries, as no file can say.
+
+    Only where it reads the rotations of both kinds of layers apart, it has no default of 1.
+    """
+    kinds = [config.peek(f"rope_parameters.{kind}") for kind in ("main", "compress")]
+    scaled = all(isinstance(kind, dict) for kind in kinds) and config.rope.get("rope_type") == "yarn"
+    name = "rope_parameters.compress.attention_factor"
+    if scaled and config.peek(name) is None:
+        raise ConversionError(
+            f"config.json lacks '{name}', which must be 1.0 in a file of architecture deepseek4"
+        )
+    return []
+
+
 _KEYS: Final[dict[str, Key]] = {
     "embedding_length_out": lambda config: config.count("hidden_size") * config.count("hc_mult"),
     "attention.head_count_kv": lambda config: 1,
@@ -188,6 +204,7 @@ FAMILIES: Final = (
         hf=("DeepseekV4ForCausalLM",), architecture="deepseek4", keys=_KEYS, names=_NAMES, prefix="model.",
         pre="deepseek-v3", rename=_without_unused, dropped=("mtp.", "vision.", "aligner.", "image_"),
         assumed=_ASSUMED, harmless=("num_key_value_heads",), ropes=("default", "linear", "yarn"),
+        check_others=_check_magnitude,
         defaults={
             "head_dim": 512, "q_lora_rank": 1024, "num_experts_per_tok": 6, "n_routed_experts": 256,
             "n_shared_experts": 1, "scoring_func": "sqrtsoftplus", "norm_topk_prob": True,

@@ -38,6 +38,11 @@ def _multiplier(config: Config) -> float | None:
     return None if scale is None else 0.1 * float(scale)
 
 
+def _epsilon(config: Config) -> Any:
+    found = config.get("rms_norm_eps")
+    return 1e-6 if found is None else found
+
+
 KEYS: Final[dict[str, Key]] = {
     "vocab_size": "vocab_size",
     "attention.head_count_kv": lambda config: 1,
@@ -47,7 +52,7 @@ KEYS: Final[dict[str, Key]] = {
     "attention.value_length": "kv_lora_rank",
     "attention.key_length_mla": lambda config: config["qk_nope_head_dim"] + config["qk_rope_head_dim"],
     "attention.value_length_mla": "v_head_dim",
-    "attention.layer_norm_rms_epsilon": lambda config: config.get("rms_norm_eps") or 1e-6,
+    "attention.layer_norm_rms_epsilon": lambda config: _epsilon(config),
     "rope.dimension_count": "qk_rope_head_dim",
     "rope.scaling.yarn_log_multiplier": _multiplier,
     "expert_feed_forward_length": ("moe_intermediate_size", "intermediate_size"),
