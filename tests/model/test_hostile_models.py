@@ -121,6 +121,11 @@ def refusal(folder: Path, model: Model) -> str:
             "'deepseek4.hyper_connection.sinkhorn_iterations' is 2147483647, more than 1000",
         ),
         (
+            "step35",
+            {"attention.sliding_window_pattern": None},
+            "metadata key 'step35.attention.sliding_window_pattern' is missing",
+        ),
+        (
             "bailingmoe3",
             {"attention.key_length_mla": 2**31 - 1},
             "tensor 'blk.1.attn_q.weight' has 80x64 values, expected 8589934588x64",
@@ -169,7 +174,8 @@ def test_a_size_is_compared_with_the_tensors(
     architecture: str, keys: dict[str, Any], complaint: str, tmp_path: Path
 ) -> None:
     model = invented(architecture)
-    model.keys |= {f"{architecture}.{key}": value for key, value in keys.items()}
+    changed = model.keys | {f"{architecture}.{key}": value for key, value in keys.items()}
+    model.keys = {key: value for key, value in changed.items() if value is not None}
     assert complaint in refusal(tmp_path, model)
 
 

@@ -170,9 +170,11 @@ def flag(file: GGUFFile, key: str, default: bool) -> bool:
 def flags(file: GGUFFile, key: str, layers: int) -> tuple[bool, ...]:
     """Return the bools `key`, one per layer.
 
-    Raises `ModelError` for other types or another number of them.
+    Raises `ModelError` if the key is missing, and for other types or another number of them.
     """
     values: Any = file.get(key)
+    if values is None:
+        raise missing(file, key)
     if isinstance(values, str | int | float) or len(values) != layers:
         raise invalid(
             file, key, f"should have true or false for each of the {layers} layers, not {shown(values)}"
