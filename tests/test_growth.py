@@ -42,6 +42,7 @@ from puna.store import ModelName
 from puna.store.modelfile import parse as parse_modelfile
 from puna.store.modelfile import quoted
 from puna.tokenizer.patterns import BY_NAME, DEFAULT, LINES, Digits, splitter
+from tests.chat.answers.vectors import hy
 from tests.server.history.exchange.foreign import conversation, file_of, node, webui_chat
 from tests.work import calls, proportional
 
@@ -97,9 +98,12 @@ def thinking(pieces: list[str]) -> None:
     parser.flush()
 
 
-def answering(family: str, unit: str, count: int) -> Callable[[], None]:
+def answering(family: str, unit: str, count: int, *, begin: str = "") -> Callable[[], None]:
+    tool = Tool("f", {"properties": {"object": {"type": "object"}}})
+
     def run() -> None:
-        parser = AnswerParser(Reading(FAMILIES[family], tools={"f": Tool("f")}))
+        parser = AnswerParser(Reading(FAMILIES[family], tools={"f": tool}))
+        parser.feed(begin)
         for _ in range(count):
             parser.feed(unit)
         parser.flush()
@@ -185,6 +189,22 @@ READERS: dict[str, Callable[[int], Callable[[], Any]]] = {
             ("harmony", "headers", "<|channel|>commentary to=functions.f<|message|>["),
         )
     },
+    # The quote in each name keeps the string open that the value before it began.
+    "qwen3-coder: strings that stay open": partial(
+        answering, "qwen3-coder", '<parameter=object">{"</parameter>', begin="<function=f>"
+    ),
+    "hy4: strings that stay open": partial(
+        answering,
+        "hy4",
+        hy('<arg_key>object"</arg_key><arg_value>{"</arg_value>'),
+        begin=hy("<tool_calls><tool_call>f"),
+    ),
+    "ling3: strings that stay open": partial(
+        answering,
+        "ling3",
+        '<arg_key>object"</arg_key><arg_value>{"</arg_value>',
+        begin="<tool_call>f\n",
+    ),
     "a Go template of text": lambda n: lambda: GoTemplate("{" * n),
     "a Go template of actions": lambda n: lambda: GoTemplate("{{.A}}" * (n // 8)),
     "a Go template of blanks": lambda n: lambda: GoTemplate("{{" + " " * n + "-}}"),

@@ -148,6 +148,7 @@ class Reader:
 
     def give_back(self, text: str) -> None:
         """Put back `text`, the last text taken."""
+        self.reread += len(text)
         if len(text) <= self._at:
             self._at -= len(text)
         else:

@@ -122,7 +122,7 @@ class ParameterCalls(Syntax):
         if not found:
             raise BrokenError
         reader.take(len(found))
-        if value.has_open_string:
+        if value.has_open_string and answer.may_reread:
             yield from self._rest_of_json(answer, value)
         value.end()
 
