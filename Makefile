@@ -84,9 +84,10 @@ test-gpu: .venv/developed ## run the tests of kernels, and models beside transfo
 	PUNA_GPU_DEVICE=cuda $(BIN)/python -m pytest -m "thorough or not thorough" tests/ops/gpu $(PYTEST_ARGS)
 	PUNA_GPU_DEVICE=cuda PUNA_OPS=gpu $(BIN)/python -m pytest $(ON_A_GPU) $(PYTEST_ARGS)
 
-test-gpu-emulated: .venv/developed ## run the same on the processor: kernels in Triton's interpreter, models in plain torch
+test-gpu-emulated: .venv/developed ## run the same on the processor: kernels in Triton's interpreter, models in plain torch, and the engine with caches that move
 	$(PYTEST) -m "thorough or not thorough" tests/ops/gpu $(PYTEST_ARGS)
 	PUNA_GPU_DEVICE=cpu PUNA_OPS=gpu $(PYTEST) $(ON_A_GPU) $(PYTEST_ARGS)
+	PUNA_GPU_DEVICE=cpu PUNA_OPS=gpu $(PYTEST) -p tests.ops.gpu.moving tests/engine $(PYTEST_ARGS)
 
 wheel: page ## build a source distribution and wheels into dist/, with the Pythons 3.11 and 3.12 that there are
 	@$(PYTHON) tools/wheel.py build

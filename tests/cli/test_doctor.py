@@ -72,7 +72,12 @@ def test_text_report_has_every_part(capsys: pytest.CaptureFixture[str]) -> None:
     ]  # fmt: skip
 
 
-H200 = {"name": "NVIDIA H200", "memory": 150 * 10**9, "capability": "9.0", "problem": None}
+H200 = {
+    "name": "NVIDIA H200",
+    "memory": 150 * 10**9,
+    "architecture": "compute capability 9.0",
+    "problem": None,
+}
 USE = {"torch": "2.11.0", "runtime": "CUDA 13.0", "problem": None, "gpus": [H200]}
 CARD = {"name": "NVIDIA H200", "bus": "0000:01:00.0", "driver": "nvidia", "memory": None}
 

@@ -422,7 +422,7 @@ def _gpus_text(gpus: list[Report], use: Report) -> str:
     """Return the machine's GPUs, and those that torch finds with what models make of them."""
     names = ", ".join(f"{gpu['name']} ({_driver_text(gpu['driver'])})" for gpu in gpus) or "none"
     found = [
-        f"{gpu['name']}, {_size(gpu['memory'])}, compute capability {gpu['capability']}, {use['runtime']}: "
+        f"{gpu['name']}, {_size(gpu['memory'])}, {gpu['architecture']}, {use['runtime']}: "
         + (f"not used: {gpu['problem']}" if gpu["problem"] else "used")
         for gpu in use.get("gpus", ())
     ]

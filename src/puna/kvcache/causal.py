@@ -60,7 +60,7 @@ class CausalCache(CellCache):
 
     @property
     def generation(self) -> int | None:
-        return self._generation
+        return self._generation + self.storage.moves
 
     # --- overridden by windows and chunks ---------------------------------------------------------
 

@@ -126,6 +126,7 @@ class RecurrentCache(Cache):
         self._undo: dict[int, tuple[int, int, int | None]] = {}
         self._provided = 0  # slots
         self._generation = 0
+        self._moves = 0  # of all states (see `Storage`)
         self._make_row_buffers(64)
 
     def _slots_for(self, sequences: int) -> int:
@@ -144,7 +145,7 @@ class RecurrentCache(Cache):
 
     @property
     def generation(self) -> int | None:
-        return self._generation
+        return self._generation + self._moves
 
     @property
     def max_drafts(self) -> int:
@@ -428,10 +429,17 @@ class RecurrentCache(Cache):
 
     def _provide(self, slots: int) -> None:
         """Provide memory for the first `slots` slots. Raises `MemoryError`."""
-        if slots > self._provided:
+        if slots <= self._provided:
+            return
+        try:
             for _, states in self._named_states():
                 states.provide(slots)
-            self._provided = slots
+        finally:  # some may have moved
+            self._count_moves()
+        self._provided = slots
+
+    def _count_moves(self) -> None:
+        self._moves = sum(states.moves for _, states in self._named_states())
 
     def layer_bytes(self, *, sequences: int, capacity: int, batch: int) -> dict[int, int]:
         return {index: self._slots_for(sequences) * size for index, size in self._slot_bytes.items()}
@@ -448,6 +456,7 @@ class RecurrentCache(Cache):
         used = self._free.highest_used()
         for _, states in self._named_states():
             states.give_back(used, self._provided)
+        self._count_moves()
         self._provided = min(self._provided, used)
         return False
 

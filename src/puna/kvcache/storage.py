@@ -129,6 +129,7 @@ class KVStorage:
         self._cell_bytes_of = {index: shape.cell_bytes(types) for index, shape in shapes.items()}
         self._cell_bytes = sum(self._cell_bytes_of.values())
         self.provided = 0  # cells
+        self.moves = 0  # of all parts (see `Storage`)
         sizes = {shape.key_dim for shape in shapes.values() if not shape.values_in_keys}
         sizes |= {shape.indexer_dim for shape in shapes.values() if shape.indexer_dim}
         hadamards = {size: Hadamard.of(ops, types.keys, size) for size in sizes}
@@ -142,8 +143,11 @@ class KVStorage:
         if cells <= self.provided:
             return
         provided = self._step(cells)
-        for part in self._parts().values():
-            part.provide(provided)
+        try:
+            for part in self._parts().values():
+                part.provide(provided)
+        finally:  # some may have moved
+            self._count_moves()
         self.provided = provided
 
     def shrink(self, cells: int) -> None:
@@ -153,6 +157,10 @@ class KVStorage:
         for part in self._parts().values():
             part.give_back(begin, end)
             part.provide(self.provided)
+        self._count_moves()
+
+    def _count_moves(self) -> None:
+        self.moves = sum(part.moves for part in self._parts().values())
 
     def _step(self, cells: int) -> int:
         step = FIRST_STEP

@@ -45,10 +45,10 @@ def stored_form(kind: GGMLType, shape: tuple[int, ...]) -> tuple[np.dtype[Any], 
 
 
 class Storage(ABC):
-    """Rows of numbers [rows, *row_shape] stored as `kind`, zero until written, at a fixed address.
+    """Rows of numbers [rows, *row_shape] stored as `kind`, zero until written.
 
-    Memory is taken as rows come into use. Row indices are on the host, because they are the cache's
-    bookkeeping.
+    Memory is taken as rows come into use, and `provide` and `give_back` may move them. Row indices are on the
+    host, because they are the cache's bookkeeping.
     """
 
     def __init__(self, kind: GGMLType, rows: int, row_shape: tuple[int, ...]) -> None:
@@ -56,9 +56,14 @@ class Storage(ABC):
         self.shape = (rows, *row_shape)
         self.row_bytes = row_bytes(kind, row_shape)
 
+    @property
+    def moves(self) -> int:
+        """Times that the rows have moved to another address, which recordings hold."""
+        return 0
+
     @abstractmethod
     def provide(self, rows: int) -> None:
-        """Prepare the first `rows` rows for use."""
+        """Prepare the first `rows` rows for use. Raises `MemoryError`."""
 
     @abstractmethod
     def give_back(self, begin: int, end: int) -> None:
@@ -86,7 +91,7 @@ class Storage(ABC):
 
     @abstractmethod
     def by_head(self) -> Storage:
-        """Return rows [rows, heads, dim] as [rows * heads, 1, dim], to be read while the storage is open."""
+        """Return rows [rows, heads, dim] as [rows * heads, 1, dim], to be read until they move."""
 
     @abstractmethod
     def close(self) -> None:

@@ -15,6 +15,17 @@ if os.environ.get("TRITON_INTERPRET") == "1":
     interpreter.repair()
 
 
+@pytest.fixture(params=["fixed", "moving"])
+def place_of_storage(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Whether storage stays where it is, or moves whenever it grows, as where there is no virtual memory."""
+    from puna.ops.gpu import planes
+
+    if request.param == "moving":
+        monkeypatch.setattr(planes, "can_reserve", lambda device: False)
+        monkeypatch.setattr(planes, "STEP", 1)
+    return str(request.param)
+
+
 @pytest.fixture(scope="session")
 def device() -> torch.device:
     """The device `PUNA_GPU_DEVICE` names, or else the CPU."""

@@ -18,6 +18,9 @@ _log = logging.getLogger("puna.ops")
 
 _GB = 10**9
 
+#: Architectures of AMD's GPUs that the kernels are compiled for: MI300, and Radeon RX 7000.
+_AMD = ("gfx942", "gfx11")
+
 
 @cache
 def gpu_backends() -> list[Backend]:
@@ -90,17 +93,29 @@ def why_not(index: int = 0) -> str:
 
     if torch.version.cuda is None and torch.version.hip is None:
         return f"torch {torch.__version__} was built without GPU support"
-    if torch.version.hip is not None:
-        return "caches need CUDA's virtual memory, and have no form for AMD's GPUs yet"
     if not torch.cuda.is_available():
         return "torch finds no GPU, or its driver is missing or too old"
     if index >= torch.cuda.device_count():
         return f"there is no GPU {index}: torch finds {torch.cuda.device_count()}"
+    name = torch.cuda.get_device_name(index)
+    if torch.version.hip is not None:
+        architecture = _architecture(index)
+        if not architecture.startswith(_AMD):
+            return f"{name} is {architecture}, and the kernels are for {', '.join(_AMD)}"
+        return ""
     major, minor = torch.cuda.get_device_capability(index)
     if major < 8:
-        name = torch.cuda.get_device_name(index)
         return f"{name} has compute capability {major}.{minor}, and the kernels need 8.0 or later"
     return ""
+
+
+def _architecture(index: int) -> str:
+    """Return the architecture of an AMD GPU, such as gfx942."""
+    import torch
+
+    # With its features, as in gfx942:sramecc+:xnack-.
+    named: str = torch.cuda.get_device_properties(index).gcnArchName
+    return named.partition(":")[0]
 
 
 def _missing() -> str:
@@ -116,7 +131,7 @@ def _missing() -> str:
 def describe_gpus() -> dict[str, Any]:
     """Return what torch finds, for `puna doctor`: the versions of torch and its CUDA or ROCm, and the GPUs.
 
-    Each has a name, its memory in bytes, its compute capability and the problem that keeps models from it.
+    Each has a name, its memory in bytes, its architecture and the problem that keeps models from it.
     Without a GPU there is a problem in general.
     """
     if problem := _missing():
@@ -134,7 +149,9 @@ def describe_gpus() -> dict[str, Any]:
             {
                 "name": found.name,
                 "memory": found.total_memory,
-                "capability": f"{found.major}.{found.minor}",
+                "architecture": _architecture(index)
+                if torch.version.hip is not None
+                else f"compute capability {found.major}.{found.minor}",
                 "problem": why_not(index) or None,
             }
         )

@@ -6,7 +6,6 @@ A block of a file is 34 or 18 bytes, which no two threads read well side by side
 from __future__ import annotations
 
 import copy
-import math
 from typing import Any
 
 import numpy as np
@@ -15,66 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from puna.gguf import GGMLType
-from puna.ops.gpu.virtual_memory import AddressRange, device_bytes
+from puna.ops.gpu.planes import Plane, plane
 from puna.ops.storage import Storage
 
 _BLOCK = 32
 _MAX_SCALE = 65504.0
 _FLOATS = {GGMLType.F32: torch.float32, GGMLType.F16: torch.float16, GGMLType.BF16: torch.bfloat16}
-
-
-class _Plane:
-    """Numbers [rows, *shape] at a fixed address, zero at first, without memory before they are provided."""
-
-    def __init__(self, rows: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
-        self._shape = (rows, *shape)
-        self._dtype = dtype
-        self._device = device
-        self._row_bytes = math.prod(shape) * dtype.itemsize
-        self._range: AddressRange | None = None
-        self._values: Tensor | None = None
-
-    @property
-    def values(self) -> Tensor:
-        if self._values is None:
-            self._values = self._reserved()
-        return self._values
-
-    def _reserved(self) -> Tensor:
-        size = self._shape[0] * self._row_bytes
-        if self._device.type != "cuda":
-            # A tensor made in torch's inference mode could not be written to outside of it.
-            with torch.inference_mode(False):
-                return torch.zeros(self._shape, dtype=self._dtype, device=self._device)
-        self._range = AddressRange(size, self._device)
-        self._range.provide(1)  # torch asks the driver where the first byte is
-        every = device_bytes(self._range.address, self._range.size, self._range.device)
-        return every[:size].view(self._dtype).view(self._shape)
-
-    def provide(self, rows: int) -> None:
-        values = self.values
-        if self._range is not None:
-            self._range.provide(min(rows, len(values)) * self._row_bytes)
-
-    def give_back(self, begin: int, end: int) -> None:
-        if self._values is None:
-            return
-        if self._range is not None:
-            memory = self._range.release(begin * self._row_bytes)
-            end = min(end, memory // max(self._row_bytes, 1))
-        self._values[begin:end].zero_()
-
-    def by_head(self) -> _Plane:
-        """Return a view of [rows, heads, ...] as [rows * heads, 1, ...]."""
-        found = copy.copy(self)
-        found._values = self.values.view(-1, 1, *self._shape[2:])
-        return found
-
-    def close(self) -> None:
-        self._values = None
-        if self._range is not None:
-            self._range.close()
-            self._range = None
 
 
 class DeviceStorage(Storage):
@@ -90,10 +35,10 @@ class DeviceStorage(Storage):
         *outer, dim = row_shape
         dtype = _FLOATS.get(kind, torch.int8 if kind is GGMLType.Q8_0 else torch.uint8)
         width = dim // 2 if kind is GGMLType.Q4_0 else dim
-        self._codes = _Plane(rows, (*outer, width), dtype, device)
-        self._scales: _Plane | None = None
+        self._codes = plane(rows, (*outer, width), dtype, device)
+        self._scales: Plane | None = None
         if kind not in _FLOATS:
-            self._scales = _Plane(rows, (*outer, dim // _BLOCK), torch.float16, device)
+            self._scales = plane(rows, (*outer, dim // _BLOCK), torch.float16, device)
 
     @property
     def codes(self) -> Tensor:
@@ -103,21 +48,25 @@ class DeviceStorage(Storage):
     def scales(self) -> Tensor | None:
         return None if self._scales is None else self._scales.values
 
+    @property
+    def moves(self) -> int:
+        return sum(each.moves for each in self._planes())
+
     def provide(self, rows: int) -> None:
-        for plane in self._planes():
-            plane.provide(rows)
+        for each in self._planes():
+            each.provide(rows)
 
     def give_back(self, begin: int, end: int) -> None:
-        for plane in self._planes():
-            plane.give_back(begin, end)
+        for each in self._planes():
+            each.give_back(begin, end)
 
-    def _planes(self) -> list[_Plane]:
+    def _planes(self) -> list[Plane]:
         return [self._codes] if self._scales is None else [self._codes, self._scales]
 
     def copy(self, sources: NDArray[np.integer], targets: NDArray[np.integer]) -> None:
         here, there = self._indices(sources), self._indices(targets)
-        for plane in self._planes():
-            plane.values[there] = plane.values[here]
+        for each in self._planes():
+            each.values[there] = each.values[here]
 
     def read(self, rows: NDArray[np.integer]) -> NDArray[Any]:
         codes = self.codes[self._indices(rows)].cpu()
@@ -171,8 +120,8 @@ class DeviceStorage(Storage):
         return found
 
     def close(self) -> None:
-        for plane in self._planes():
-            plane.close()
+        for each in self._planes():
+            each.close()
 
 
 def decode(codes: Tensor, scales: Tensor | None, kind: GGMLType) -> Tensor:

@@ -17,6 +17,7 @@ _PINNED = 1  # CU_MEM_ALLOCATION_TYPE_PINNED: memory of the device
 _ON_DEVICE = 1  # CU_MEM_LOCATION_TYPE_DEVICE
 _READ_WRITE = 3  # CU_MEM_ACCESS_FLAGS_PROT_READWRITE
 _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
+_SUPPORTED = 102  # CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
 
 
 class _Location(ctypes.Structure):
@@ -62,6 +63,7 @@ def _driver() -> Any:
     driver.cuMemMap.argtypes = [address, size, size, handle, address]
     driver.cuMemUnmap.argtypes = [address, size]
     driver.cuMemSetAccess.argtypes = [address, size, ctypes.c_void_p, size]
+    driver.cuDeviceGetAttribute.argtypes = [ctypes.POINTER(ctypes.c_int), ctypes.c_int, ctypes.c_int]
     driver.cuGetErrorName.argtypes = [ctypes.c_int, ctypes.POINTER(ctypes.c_char_p)]
     return driver
 
@@ -76,6 +78,17 @@ def _call(name: str, *arguments: Any) -> None:
     if status == _OUT_OF_MEMORY:
         raise MemoryError(f"the GPU is out of memory ({message})")
     raise RuntimeError(message)
+
+
+@cache
+def is_available(device: int) -> bool:
+    """Whether a GPU's driver has virtual memory: AMD's has none, nor NVIDIA's in some virtual machines."""
+    if torch.version.hip is not None:
+        return False
+    supported = ctypes.c_int()
+    _call("cuInit", 0)
+    _call("cuDeviceGetAttribute", ctypes.byref(supported), _SUPPORTED, device)
+    return bool(supported.value)
 
 
 class AddressRange:
