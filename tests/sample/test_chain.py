@@ -269,6 +269,25 @@ def test_single_steps_draw_the_same_as_the_fused_call(ops: Backend) -> None:
         assert [whole.sample(logits) for _ in range(5)] == [steps.sample(logits) for _ in range(5)]
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"top_k": 20, "dynatemp_range": 0.7, "dynatemp_exponent": 1.4},
+        {"dynatemp_range": 2.0, "top_p": 0.9},
+        {"xtc_probability": 0.6, "xtc_threshold": 0.05, "min_p": 0.01},
+        {"top_n_sigma": 1.0, "top_k": 20, "xtc_probability": 1.0, "xtc_threshold": 0.1, "typical_p": 0.9},
+    ],
+)
+def test_a_known_distribution_changes_no_draw(ops: Backend, options: dict[str, float]) -> None:
+    for seed in range(20):
+        logits = values(seed, 300)
+        first, second = (
+            Sampler(Options(**PLAIN | {"seed": seed} | options), 300, ops, keeps_distribution=known)
+            for known in (False, True)
+        )
+        assert [first.sample(logits) for _ in range(5)] == [second.sample(logits) for _ in range(5)]
+
+
 @pytest.mark.parametrize("p", [0.0, 0.05, 0.5, 0.9, 0.999])
 @pytest.mark.parametrize("spread", [0.01, 1.0, 8.0])
 def test_typical_tokens_are_found_without_sorting_all(p: float, spread: float) -> None:

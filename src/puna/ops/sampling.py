@@ -6,6 +6,7 @@ value, equal values in ascending order of id. Probabilities are float64.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -41,6 +42,9 @@ class Draw(NamedTuple):
     min_p: float = 0.0
     allowed: NDArray[np.int32] | None = None  # bit i of word w: whether token 32 w + i may be drawn
     changes: Changes | None = None
+    dynatemp_range: float = 0.0
+    dynatemp_exponent: float = 1.0
+    xtc_threshold: float = 1.0
 
 
 class Likeliest(NamedTuple):
@@ -53,8 +57,12 @@ class Likeliest(NamedTuple):
     logits: Floats  # of these
 
 
-def choose(row: Draw) -> int | None:
-    """Return the token chosen from a row, or None (see `Backend.choose`)."""
+#: A function that does what `top_k` does.
+TopK = Callable[[Floats, int], Ids]
+
+
+def choose(row: Draw, find: TopK | None = None) -> int | None:
+    """Return the token chosen from a row, or None (see `Backend.choose`); `find` replaces `top_k`."""
     logits = adjusted(row)
     if not logits.size:
         return None
@@ -63,15 +71,36 @@ def choose(row: Draw) -> int | None:
         return None
     if row.temperature == 0:
         return int(np.argmax(logits))
+    ids, probabilities = candidates(row._replace(logits=logits), find)
+    return int(ids[draw(probabilities, row.uniform)])
+
+
+def candidates(row: Draw, find: TopK | None = None) -> tuple[Ids, Probabilities]:
+    """Return the tokens that may be drawn, the likeliest first, and their unnormalised probabilities.
+
+    Changes and masks have been applied to the row's logits, whose maximum is finite.
+    """
+    logits: Floats = row.logits  # type: ignore[assignment]
     if row.top_n_sigma > 0:
         logits = top_n_sigma(logits, row.top_n_sigma)
-    ids = top_k(logits, row.top_k)
-    if row.typical_p < 1:
-        ids = ids[typical_p(softmax(logits[ids]), row.typical_p)]
-    probabilities = softmax(temper(logits[ids], row.temperature))
+    if row.typical_p < 1 and row.top_k <= 0:
+        ids = typical_tokens(logits, row.typical_p)
+    else:
+        most = logits.size if row.top_k <= 0 else min(row.top_k, logits.size)
+        ids = (find or top_k)(logits, most)
+        ids = ids[logits[ids] > -np.inf]
+        if row.typical_p < 1:
+            ids = ids[typical_p(softmax(logits[ids]), row.typical_p)]
+    temperature = row.temperature
+    if row.dynatemp_range:
+        temperature = dynamic_temperature(logits[ids], temperature, row.dynatemp_range, row.dynatemp_exponent)
+    probabilities = softmax(temper(logits[ids], temperature))
     probabilities = probabilities[: top_p(probabilities, row.top_p)]
     probabilities = probabilities[: min_p(probabilities, row.min_p)]
-    return int(ids[draw(probabilities, row.uniform)])
+    left_out = 0
+    if row.xtc_threshold < 1:
+        left_out = exclude_top_choices(probabilities / probabilities.sum(), row.xtc_threshold)
+    return ids[left_out : probabilities.size], probabilities[left_out:]
 
 
 def adjusted(row: Draw) -> Floats:
@@ -224,7 +253,7 @@ def among(leading: Floats, listed: float, total: float, row: Draw) -> Draw | Non
     """Return the draw from `leading` logits of `row` alone that gives the same token; None if others matter.
 
     No other logit is as large as one of these. `listed` and `total` are the sums of `e ** ((logit - largest)
-    / temperature)` over these and over all. Top-n-sigma, top-k and typical-p must be off.
+    / temperature)` over these and over all. Of the row's settings, top-p and min-p alone may be on.
     """
     share = total / listed
     if row.top_p < 1 and row.top_p * share < 1:

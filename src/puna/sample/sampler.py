@@ -379,8 +379,15 @@ class Sampler:
         draw = sampling.Draw(logits, temperature=0.0, allowed=words, changes=changes)
         if options.temperature <= 0:
             return draw
-        if self._is_stepwise:
+        if self._mirostat is not None or self._keeps_distribution:
             return self._draw(self._on_host(draw), masked=words is not None)
+        return self._settings(logits)._replace(allowed=words, changes=changes)
+
+    def _settings(self, logits: Array) -> sampling.Draw:
+        """Return the next draw from `logits`, without changes and masks."""
+        options, xtc_threshold = self._options, 1.0
+        if options.xtc_probability and self._random.uniform() < options.xtc_probability:
+            xtc_threshold = options.xtc_threshold
         return sampling.Draw(
             logits,
             self._random.uniform(),
@@ -390,8 +397,9 @@ class Sampler:
             _unit(options.typical_p),
             _unit(options.top_p),
             _unit(options.min_p),
-            words,
-            changes,
+            dynatemp_range=options.dynatemp_range,
+            dynatemp_exponent=options.dynatemp_exponent,
+            xtc_threshold=xtc_threshold,
         )
 
     def _ruled(self, logits: Array, rules: TokenRules) -> Array:
@@ -413,13 +421,6 @@ class Sampler:
         if self._keeps_distribution:
             self.distribution = Distribution(np.array([token]), np.ones(1))
         return token
-
-    @property
-    def _is_stepwise(self) -> bool:
-        """Whether the options, or keeping the distribution, go beyond a backend's `choose`."""
-        options = self._options
-        special = self._mirostat or options.xtc_probability or options.dynatemp_range
-        return bool(special) or self._keeps_distribution
 
     def _checked(self, logits: Array) -> Array:
         """Return logits [vocab], contiguous. Raises `GenerationError` for another size or type."""
@@ -455,47 +456,25 @@ class Sampler:
         return sampling.Changes(tokens.astype(np.int32), added, repeat, lowered)
 
     def _draw(self, logits: Floats, masked: bool) -> int:
-        """Draw from `logits`, applying one option after another."""
+        """Draw from `logits` with Mirostat, or so that the distribution is known."""
         if not logits.size or not np.isfinite(logits.max()):
             raise GenerationError(_complaint(logits, masked))
-        if self._options.top_n_sigma > 0:
-            logits = sampling.top_n_sigma(logits, self._options.top_n_sigma)
-        ids, probabilities = self._candidates(logits)
+        if self._mirostat is None:
+            row = self._settings(logits)
+            ids, probabilities = sampling.candidates(row, self._ops.top_k)
+            uniform = row.uniform
+        else:
+            if self._options.top_n_sigma > 0:
+                logits = sampling.top_n_sigma(logits, self._options.top_n_sigma)
+            tempered = sampling.temper(logits, self._options.temperature)
+            ids = self._mirostat.candidates(tempered, self._ops)
+            probabilities, uniform = sampling.softmax(tempered[ids]), self._random.uniform()
         if self._keeps_distribution:
             self.distribution = Distribution(ids, probabilities)
-        place = sampling.draw(probabilities, self._random.uniform())
+        place = sampling.draw(probabilities, uniform)
         if self._mirostat is not None:
             self._mirostat.drawn(float(probabilities[place] / probabilities.sum()))
         return int(ids[place])
-
-    def _candidates(self, logits: Floats) -> tuple[sampling.Ids, sampling.Probabilities]:
-        """Return the tokens that may be drawn, the likeliest first, and their unnormalised probabilities."""
-        options = self._options
-        if self._mirostat is not None:
-            tempered = sampling.temper(logits, options.temperature)
-            ids = self._mirostat.candidates(tempered, self._ops)
-            return ids, sampling.softmax(tempered[ids])
-        if options.typical_p < 1 and options.top_k <= 0:
-            ids = sampling.typical_tokens(logits, _unit(options.typical_p))
-        else:
-            most = logits.size if options.top_k <= 0 else min(options.top_k, logits.size)
-            ids = self._ops.top_k(logits, most)
-            ids = ids[logits[ids] > -np.inf]
-            if options.typical_p < 1:
-                ids = ids[sampling.typical_p(sampling.softmax(logits[ids]), _unit(options.typical_p))]
-        temperature = options.temperature
-        if options.dynatemp_range:
-            temperature = sampling.dynamic_temperature(
-                logits[ids], temperature, options.dynatemp_range, options.dynatemp_exponent
-            )
-        probabilities = sampling.softmax(sampling.temper(logits[ids], temperature))
-        probabilities = probabilities[: sampling.top_p(probabilities, _unit(options.top_p))]
-        probabilities = probabilities[: sampling.min_p(probabilities, _unit(options.min_p))]
-        left_out = 0
-        if options.xtc_probability and self._random.uniform() < options.xtc_probability:
-            shares = probabilities / probabilities.sum()
-            left_out = sampling.exclude_top_choices(shares, options.xtc_threshold)
-        return ids[left_out : probabilities.size], probabilities[left_out:]
 
 
 def sample_all(

@@ -92,6 +92,11 @@ SETTINGS: list[dict[str, Any]] = [
     {"temperature": 0.5},
     {"temperature": 1e-7, "top_k": 3},
     {"top_k": 1},
+    {"temperature": 0.8, "top_k": 40, "top_n_sigma": 0.7},
+    {"temperature": 0.8, "top_n_sigma": 0.4},
+    {"temperature": 0.8, "top_k": 40, "dynatemp_range": 0.5, "dynatemp_exponent": 1.3, "min_p": 0.01},
+    {"temperature": 2.0, "top_k": 40, "xtc_threshold": 0.05},
+    {"temperature": 2.0, "top_k": 40, "xtc_threshold": 0.05, "top_n_sigma": 0.7, "dynatemp_range": 0.5},
 ]
 
 
@@ -205,7 +210,9 @@ def test_what_needs_all_tokens_is_drawn_on_the_host(triton: Counted) -> None:
     flat = logits_of(dice, SIZE, 0.01)
     peaked = logits_of(dice, SIZE)
     rows = [
-        Draw(peaked, 0.5, top_n_sigma=0.1),
+        Draw(peaked, 0.5, top_n_sigma=5.0),
+        Draw(peaked, 0.5, dynatemp_range=0.5),
+        Draw(peaked, 0.5, xtc_threshold=0.1),
         Draw(flat, 0.7, top_k=2000),
         Draw(peaked, 0.1, typical_p=0.2),
         Draw(flat, 0.7, top_p=0.9),
@@ -245,6 +252,8 @@ def test_any_settings_choose_what_the_definition_chooses(
                 draw(st.sampled_from([0.0, 0.05, 1.0])),
                 mask_of(dice, size, draw(st.sampled_from([0.0, 0.01, 0.9]))) if draw(st.booleans()) else None,
                 changes_of(dice, size, draw(st.integers(1, 60))) if draw(st.booleans()) else None,
+                dynatemp_range=draw(st.sampled_from([0.0, 0.0, 0.6])),
+                xtc_threshold=draw(st.sampled_from([1.0, 1.0, 0.1])),
             )
         )
     backend: TorchBackend = request.getfixturevalue(name)

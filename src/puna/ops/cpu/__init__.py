@@ -342,8 +342,16 @@ class CPU(Backend):
         return _native.join_lists(*first, *second, most)
 
     def choose(self, rows: Sequence[sampling.Draw]) -> list[int | None]:
-        given: Any = [(_changed(row), *row[1:-1]) for row in rows]
-        return [None if token < 0 else token for token in _native.choose(given)]
+        plain = [not row.dynatemp_range and row.xtc_threshold >= 1 for row in rows]  # all that kernels know
+        given: Any = [
+            (_changed(row), *row[1:9]) for row, is_plain in zip(rows, plain, strict=True) if is_plain
+        ]
+        drawn = iter(_native.choose(given))
+        tokens = [next(drawn) if is_plain else None for is_plain in plain]
+        return [
+            sampling.choose(row, self.top_k) if token is None else None if token < 0 else token
+            for row, token in zip(rows, tokens, strict=True)
+        ]
 
     def top_k(self, logits: NDArray[np.float32], k: int) -> NDArray[np.int64]:
         return _native.top_k(logits, k)

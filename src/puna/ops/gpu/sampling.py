@@ -18,6 +18,7 @@ from torch import Tensor
 
 from puna.ops import sampling
 from puna.ops.backend import Backend
+from puna.ops.gpu.staging import received
 from puna.ops.sampling import Draw, Likeliest
 
 #: Maximum number of tokens that a device finds in a row.
@@ -66,8 +67,10 @@ def find_in_torch(rows: Sequence[Wanted]) -> list[Leading]:
     return [_find(row) for row in rows]
 
 
-def _find(row: Wanted) -> Leading:
-    logits, device = row.logits, row.logits.device
+def _adjusted(row: Wanted | Draw) -> Tensor:
+    """Return the logits of a row after its changes, -infinity for tokens that are not allowed."""
+    logits: Tensor = row.logits  # type: ignore[assignment]
+    device = logits.device
     if (changes := row.changes) is not None:
         tokens, added, repeat, lowered = (torch.tensor(each, device=device) for each in changes)
         values = logits[tokens] + added
@@ -77,6 +80,25 @@ def _find(row: Wanted) -> Leading:
     if row.allowed is not None:
         words, token = torch.tensor(row.allowed, device=device), torch.arange(len(logits), device=device)
         logits = torch.where((words[token // 32] >> (token % 32) & 1).bool(), logits, -torch.inf)
+    return logits
+
+
+def _limits(rows: Sequence[Draw]) -> NDArray[np.float32]:
+    """Return the least logit that top-n-sigma keeps of each row, as `puna.ops.sampling` defines it."""
+    found = []
+    for row in rows:
+        logits = _adjusted(row)
+        possible = logits > -torch.inf
+        count = possible.sum()
+        mean = torch.where(possible, logits, 0.0).sum(dtype=torch.float64) / count
+        distances = torch.where(possible, logits - mean.float(), 0.0)
+        deviation = (distances.double().square().sum() / count).sqrt()
+        found.append(logits.max() - row.top_n_sigma * deviation)
+    return received(torch.stack(found).float()) if found else np.empty(0, np.float32)
+
+
+def _find(row: Wanted) -> Leading:
+    logits = _adjusted(row)
     ordered, ids = logits.sort(descending=True, stable=True)
     possible = int((logits > -torch.inf).sum())
     count = min(row.count, possible)
@@ -111,6 +133,8 @@ def choose(rows: Sequence[Draw], find: Find, host: Backend, device: Backend) -> 
             for _, row, count in wanted
         ]
     )
+    limited = [place for place, row, _ in wanted if row.top_n_sigma > 0 and row.temperature > 0]
+    limits = dict(zip(limited, _limits([rows[place] for place in limited]), strict=True))
     left = {place for place, row in enumerate(rows) if len(row.logits)}  # to be drawn on the host
     drawn: list[tuple[int, Draw, NDArray[np.int32] | None]] = []  # with the ids of the logits
     for (place, row, _), leading in zip(wanted, found, strict=True):
@@ -121,9 +145,16 @@ def choose(rows: Sequence[Draw], find: Find, host: Backend, device: Backend) -> 
             left.discard(place)
             chosen[place] = int(ids[np.argmax(logits)]) if ids.size else None
         elif not leading.cut:
-            draw: Draw | None = row._replace(logits=logits)
-            if row.top_k <= 0 and not leading.whole:
-                draw = sampling.among(logits, leading.listed, leading.total, row)
+            whole = leading.whole
+            if place in limits:
+                reaching = logits >= limits[place]
+                whole |= not reaching.all()  # no other token reaches it
+                ids, logits = ids[reaching], logits[reaching]
+            draw: Draw | None = row._replace(logits=logits, top_n_sigma=0.0)
+            if row.top_k <= 0 and not whole:
+                draw = None
+                if place not in limits:
+                    draw = sampling.among(logits, leading.listed, leading.total, row)
             if draw is not None:
                 left.discard(place)
                 drawn.append((place, draw._replace(allowed=None, changes=None), ids))
@@ -161,13 +192,14 @@ def _wanted(row: Draw) -> int:
     size = len(row.logits)
     if row.temperature == 0:
         return min(size, 1)
-    if row.top_n_sigma > 0 or row.top_k > MOST:
+    if row.top_k > MOST:
         return 0
     if row.top_k > 0:
         return min(row.top_k, size)
     if size <= SMALL:
         return size
-    return 0 if row.typical_p < 1 else min(_USUALLY_ENOUGH, size // _SHARE)
+    of_all = row.typical_p < 1 or row.dynatemp_range or row.xtc_threshold < 1
+    return 0 if of_all else min(_USUALLY_ENOUGH, size // _SHARE)
 
 
 def likeliest(
