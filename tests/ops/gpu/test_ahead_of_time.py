@@ -17,6 +17,7 @@ MODULES = sorted(path.stem for path in KERNELS.glob("*.py") if "\ndef variants("
 #: Bytes that a thread may keep in memory for lack of registers; none in other modules.
 SPILLED = {
     "attention": 8192,
+    "indexers": 512,  # on gfx1100, for blocks
     "matmul": 2048,  # on gfx1100, for few rows
     "sampling": 8,  # on sm_90 and sm_100, for some vocabularies
 }

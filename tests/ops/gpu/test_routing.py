@@ -9,7 +9,7 @@ import torch
 
 from puna.ops import Routing
 from tests.ops.gpu.launchers import Launchers
-from tests.ops.test_route import SETTINGS, exact
+from tests.ops.test_route import SETTINGS, exact, exact_scores
 
 routing_kernel = pytest.importorskip("puna.ops.gpu.kernels.routing")
 
@@ -84,3 +84,22 @@ def test_extreme_logits_are_routed_as_defined(gpu: Launchers, sigmoid: bool) -> 
 def test_routing_accepts_no_tokens(gpu: Launchers) -> None:
     chosen, shares = gpu.route(torch.empty(0, 8), Routing(2))
     assert chosen.shape == shares.shape == (0, 2)
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize(("count", "used"), [(1, 1), (9, 4), (60, 6)])
+def test_a_table_may_choose_the_experts(
+    gpu: Launchers, count: int, used: int, settings: dict[str, Any]
+) -> None:
+    logits, routing = torch.randn(7, count) * 3, Routing(used, **settings)
+    table = torch.stack([torch.randperm(count)[:used] for _ in range(30)]).int()
+    tokens = torch.randint(0, 30, (7,)).int()
+    chosen, shares = gpu.route_by_table(logits, routing, table, tokens)
+    assert torch.equal(chosen, table[tokens.long()])
+    expected = exact_scores(logits, routing).gather(1, chosen.long())
+    if routing.normalize:
+        expected = expected / expected.sum(1, keepdim=True)
+    torch.testing.assert_close(shares.double(), expected * routing.scale, rtol=2e-6, atol=1e-12)
+    alone = gpu.route_by_table(logits[3:4], routing, table, tokens[3:4])
+    assert torch.equal(alone[1], shares[3:4])
+    assert gpu.route_by_table(logits[:0], routing, table, tokens[:0])[0].shape == (0, used)

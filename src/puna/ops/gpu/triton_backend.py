@@ -20,8 +20,10 @@ from puna.ops.gpu.kernels import (
     attention,
     experts,
     groups,
+    indexers,
     low_rank,
     matmul,
+    ngrams,
     norms,
     recurrent,
     rope,
@@ -42,7 +44,8 @@ from puna.ops.weight import Weight
 class TritonBackend(TorchBackend):
     """The operations as kernels. Rows of up to 16 in a pass are computed by other kernels than longer ones.
 
-    Within either, a row's result does not depend on its neighbours.
+    Within either, a row's result does not depend on its neighbours. `join_lists` stays in plain torch,
+    which gathers as well, without letting the host wait.
     """
 
     #: Python starts the kernels of a pass in about 40 ms for 32 layers, which 2048 rows hide.
@@ -164,6 +167,7 @@ class TritonBackend(TorchBackend):
     softcap = staticmethod(activations.softcap)
     temper_ = staticmethod(activations.temper_)
     route = staticmethod(routing.route)
+    route_by_table = staticmethod(routing.route_by_table)
 
     def rope_(self, x: Tensor, positions: Tensor, rope_: Rope) -> None:
         turns = self._turns.get(rope_)
@@ -176,6 +180,17 @@ class TritonBackend(TorchBackend):
         **settings: Any,
     ) -> Tensor:  # fmt: skip
         return recurrent.short_conv(projected, weight, bias, states.codes, *rows, **settings)
+
+    def pool_recent(
+        self, values: Tensor, gates: Tensor, bias: Tensor, states: DeviceStorage, *rows: Tensor
+    ) -> Tensor:
+        return recurrent.pool_recent(values, gates, bias, states.codes, *rows)
+
+    def ngram_rows(
+        self, tokens: Tensor, multipliers: Tensor, sizes: Tensor, offsets: Tensor, boundary: int,
+        states: DeviceStorage, *rows: Tensor,
+    ) -> Tensor:  # fmt: skip
+        return ngrams.ngram_rows(tokens, multipliers, sizes, offsets, boundary, states.codes, *rows)
 
     def linear_attention(
         self, queries: Tensor, keys: Tensor, values: Tensor, decays: Tensor, betas: Tensor | None,
@@ -199,6 +214,16 @@ class TritonBackend(TorchBackend):
     ) -> Tensor:
         given = values if isinstance(values, int) else _planes(values)
         return attention.attention(q, _planes(keys), given, *others, **settings)
+
+    def choose_cells(
+        self, q: Tensor, weights: Tensor, keys: DeviceStorage, *others: Any, **settings: Any
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        return indexers.choose_cells(q, weights, _planes(keys), *others, **settings)
+
+    def choose_blocks(
+        self, q: Tensor, keys: DeviceStorage, *others: Any, **settings: Any
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        return indexers.choose_blocks(q, _planes(keys), *others, **settings)
 
     def pool_groups(self, rows: DeviceStorage, *others: Tensor, overlapping: bool = False) -> Tensor:
         return groups.pool_groups(rows.codes, *others, overlapping=overlapping)

@@ -99,3 +99,10 @@ def cos_sin(turns):
     cosine = tl.where(((quarter + 1) & 2) == 2, -cosine, cosine)
     sine = tl.where((quarter & 2) == 2, -sine, sine)
     return cosine, sine
+
+
+@triton.jit
+def order_of(x):
+    """Return uint32 that are larger for the larger number; that of -infinity is 0x007FFFFF."""
+    bits = tl.where(x == 0, 0.0, x).to(tl.int32, bitcast=True)  # no -0
+    return (bits ^ ((bits >> 31) | -2147483648)).to(tl.uint32, bitcast=True)

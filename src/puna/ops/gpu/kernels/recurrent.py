@@ -1,4 +1,4 @@
-"""Layers with a state: short convolutions, linear attention and selective scans.
+"""Layers with a state: short convolutions, pools of recent rows, linear attention and selective scans.
 
 Row t continues the sequence that began at row `starts[t]` from the state `sources[t]`, and leaves its state
 in `targets[t]` if that is not negative. Where a state depends on the one before it, the rows of a sequence
@@ -113,6 +113,87 @@ def short_conv(
         _short_conv_kernel[(triton.cdiv(rows, tile.rows), triton.cdiv(channels, tile.channels))](
             projected, weight, bias, states, starts, sources, targets, result, rows, channels, taps, gated,
             activated, tile.rows, tile.channels, num_warps=tile.warps,
+        )  # fmt: skip
+    return result
+
+
+# --- pools of recent rows ------------------------------------------------------------------------------
+
+
+@triton.jit
+def _recent(rows, states, own, inside, other, channel, channels, place, BEGIN: tl.constexpr):
+    """Return a tile of `rows` [rows, channels], or before a batch's own ones of states [.., 2 * channels].
+
+    BEGIN is 0 for the first half of the states' columns, and 1 for the second.
+    """
+    new = tl.load(rows + other.to(tl.int64)[:, None] * channels + channel[None, :], own, 0.0)
+    at = place[:, None] * (2 * channels) + (BEGIN * channels + channel)[None, :]
+    return tl.where(own, new, tl.load(states + at, inside & ~own, 0.0))
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _pool_recent_kernel(
+    values, gates, bias, states, starts, sources, targets, result, rows, channels,
+    TAPS: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
+    """Pool each row of `values` [rows, channels] with the TAPS - 1 before it, by `gates` [rows, channels].
+
+    The states are [slots, TAPS - 1, 2 * channels]: values, then gates.
+    """
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    real = row < rows
+    inside = real[:, None] & (channel < channels)[None, :]
+    start = tl.load(starts + row, real, 0)
+    before = states + tl.load(sources + row, real, 0).to(tl.int64)[:, None] * (TAPS - 1) * (2 * channels)
+    target = tl.load(targets + row, real, -1)
+    after = states + target.to(tl.int64)[:, None] * (TAPS - 1) * (2 * channels) + channel[None, :]
+    kept = inside & (target >= 0)[:, None]
+    largest = tl.full((ROWS, CHANNELS), float("-inf"), tl.float32)
+    for tap in range(TAPS):  # unrolled, it would need too many registers
+        other = row - (TAPS - 1) + tap
+        own, place = inside & (other >= start)[:, None], other - start + (TAPS - 1)
+        gate = _recent(gates, before, own, inside, other, channel, channels, place, 1)
+        tl.store(after + (tap - 1) * (2 * channels) + channels, gate, kept & (tap > 0))
+        gate += tl.load(bias + tap * channels + channel, channel < channels, 0.0)[None, :]
+        largest = tl.maximum(largest, gate)
+    total = tl.zeros((ROWS, CHANNELS), tl.float32)
+    pooled = tl.zeros((ROWS, CHANNELS), tl.float32)
+    for tap in range(TAPS):
+        other = row - (TAPS - 1) + tap
+        own, place = inside & (other >= start)[:, None], other - start + (TAPS - 1)
+        gate = _recent(gates, before, own, inside, other, channel, channels, place, 1)
+        gate += tl.load(bias + tap * channels + channel, channel < channels, 0.0)[None, :]
+        value = _recent(values, before, own, inside, other, channel, channels, place, 0)
+        tl.store(after + (tap - 1) * (2 * channels), value, kept & (tap > 0))
+        share = elementary.exp(gate - largest)
+        total += share
+        pooled = tl.fma(share, value, pooled)
+    at = result + row.to(tl.int64)[:, None] * channels + channel[None, :]
+    tl.store(at, tl.div_rn(pooled, total), inside)
+
+
+def pool_recent(
+    values: Tensor,
+    gates: Tensor,
+    bias: Tensor,
+    states: Tensor,
+    starts: Tensor,
+    sources: Tensor,
+    targets: Tensor,
+) -> Tensor:
+    """Pool each row with those before it: [T, channels], as `Backend.pool_recent`.
+
+    values and gates [T, channels]; bias [taps, channels]; states [slots, taps - 1, 2 * channels], updated;
+    starts, sources and targets int32 [T].
+    """
+    taps, channels = bias.shape
+    rows, result = len(values), torch.empty_like(values)
+    if result.numel():
+        tile = CONV_TILES["decode" if rows <= 16 else "prompt"]
+        _pool_recent_kernel[(triton.cdiv(rows, tile.rows), triton.cdiv(channels, tile.channels))](
+            values, gates, bias, states, starts, sources, targets, result, rows, channels, taps,
+            tile.rows, tile.channels, num_warps=tile.warps,
         )  # fmt: skip
     return result
 
@@ -425,6 +506,18 @@ def variants() -> Iterable[Variant]:
                 constants | {"bias": None},
                 tile.warps,
             )  # fmt: skip
+    for name, tile in CONV_TILES.items():
+        constants = {"TAPS": 16, "ROWS": tile.rows, "CHANNELS": tile.channels}
+        yield Variant(
+            f"pool_recent, 16 taps, {name}",
+            _pool_recent_kernel,
+            {
+                **dict.fromkeys(("values", "gates", "bias"), "*fp32"), **_POINTERS, "rows": "i32",
+                "channels": "i32", **dict.fromkeys(constants, "constexpr"),
+            },
+            constants,
+            tile.warps,
+        )  # fmt: skip
     for name, heads, key_heads, key_dim, value_dim, rule in (
         ("gated delta", 32, 16, 128, 128, "delta"),
         ("delta, decay of keys", 32, 32, 128, 128, "delta of keys"),

@@ -50,13 +50,7 @@ def _route_kernel(
     inside = (group < GROUPS)[:, None] & (member < SIZE)[None, :]
     expert = group[:, None] * SIZE + member[None, :]
     logit = tl.load(logits + row * EXPERTS + expert, inside, float("-inf"))
-    if SCORING == 1:
-        scores = elementary.sigmoid(logit)
-    elif SCORING == 2:
-        scores = tl.sqrt_rn(elementary.softplus(logit))
-    else:
-        scores = tl.where(inside, elementary.exp(logit - tl.max(logit)), 0.0)
-        scores = tl.div_rn(scores, tl.sum(scores))
+    scores = _scores(logit, inside, SCORING)
     if bias is None:
         biased, ranks = scores, logit  # as the scores, but without ties that rounding makes
     else:
@@ -88,12 +82,52 @@ def _route_kernel(
         numbers = tl.where(place == j, _number_of(best), numbers)
         shares = tl.where(place == j, tl.sum(tl.where(found, scores, 0.0)), shares)
         order = tl.where(found, TAKEN, order)
+    _store(row, numbers, shares, chosen, weights, scale, NORMALIZE, USED, USED_TILE)
+
+
+@triton.jit
+def _scores(logit, inside, SCORING: tl.constexpr):
+    """Return the scores of a row of logits, which are -infinity where nothing is `inside`."""
+    if SCORING == 1:
+        scores = elementary.sigmoid(logit)
+    elif SCORING == 2:
+        scores = tl.sqrt_rn(elementary.softplus(logit))
+    else:
+        scores = tl.where(inside, elementary.exp(logit - tl.max(logit)), 0.0)
+        scores = tl.div_rn(scores, tl.sum(scores))
+    return scores
+
+
+@triton.jit
+def _store(
+    row, numbers, shares, chosen, weights, scale,
+    NORMALIZE: tl.constexpr, USED: tl.constexpr, USED_TILE: tl.constexpr,
+):  # fmt: skip
+    """Store a row's experts and their weights; `shares` are 0 beyond those used."""
     if NORMALIZE:
         total = tl.sum(shares)
         shares = tl.div_rn(shares, tl.where(total < 1e-20, 1e-20, total))  # all sigmoids may be 0
+    place = tl.arange(0, USED_TILE)
     at = row * USED + place
     tl.store(chosen + at, numbers, place < USED)
     tl.store(weights + at, shares * scale, place < USED)
+
+
+@triton.jit
+def _route_by_table_kernel(
+    logits, table, tokens, chosen, weights, scale,
+    SCORING: tl.constexpr, NORMALIZE: tl.constexpr, EXPERTS: tl.constexpr, USED: tl.constexpr,
+    TILE: tl.constexpr, USED_TILE: tl.constexpr,
+):  # fmt: skip
+    """Weigh the experts that the table [vocabulary, USED] has for one row of logits [T, EXPERTS]."""
+    row = tl.program_id(0).to(tl.int64)
+    place, expert = tl.arange(0, USED_TILE), tl.arange(0, TILE)
+    inside = expert < EXPERTS
+    scores = _scores(tl.load(logits + row * EXPERTS + expert, inside, float("-inf")), inside, SCORING)
+    token = tl.load(tokens + row).to(tl.int64)
+    numbers = tl.load(table + token * USED + place, place < USED, -1)
+    shares = tl.sum(tl.where(numbers[:, None] == expert[None, :], scores[None, :], 0.0), 1)
+    _store(row, numbers, shares, chosen, weights, scale, NORMALIZE, USED, USED_TILE)
 
 
 def route(logits: Tensor, routing: Routing, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -107,6 +141,20 @@ def route(logits: Tensor, routing: Routing, bias: Tensor | None = None) -> tuple
             routing.used, routing.groups, routing.used_groups,
             min(routing.best_of_group, experts // routing.groups),
             *_tile_of(experts, routing.groups, routing.used), num_warps=1,
+        )  # fmt: skip
+    return chosen, weights
+
+
+def route_by_table(logits: Tensor, routing: Routing, table: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """Weigh the experts of tokens [T] in `table` [vocabulary, used], by logits [T, experts]."""
+    (rows, experts), used = logits.shape, table.shape[1]
+    chosen = logits.new_empty(rows, used, dtype=torch.int32)
+    weights = logits.new_empty(rows, used)
+    if rows:
+        _route_by_table_kernel[(rows,)](
+            logits, table, tokens, chosen, weights, float(routing.scale), routing.scoring,
+            routing.normalize, experts, used, triton.next_power_of_2(experts),
+            triton.next_power_of_2(used), num_warps=1,
         )  # fmt: skip
     return chosen, weights
 
@@ -139,3 +187,14 @@ def variants() -> Iterable[Variant]:
             constants | ({} if scoring else {"bias": None}),
             1,
         )  # fmt: skip
+    constants = {"SCORING": 2, "NORMALIZE": True, "EXPERTS": 256, "USED": 6, "TILE": 256, "USED_TILE": 8}
+    yield Variant(
+        "route_by_table, 6 of 256",
+        _route_by_table_kernel,
+        {
+            "logits": "*fp32", "weights": "*fp32", **dict.fromkeys(("table", "tokens", "chosen"), "*i32"),
+            "scale": "fp32", **dict.fromkeys(constants, "constexpr"),
+        },
+        constants,
+        1,
+    )  # fmt: skip

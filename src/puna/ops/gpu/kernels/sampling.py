@@ -40,13 +40,6 @@ _TILE = 32
 _CHANGES = 256
 
 
-@triton.jit
-def _order_of(x):
-    """Return uint32 that are larger for the larger number; that of -infinity is 0x007FFFFF."""
-    bits = tl.where(x == 0, 0.0, x).to(tl.int32, bitcast=True)  # no -0
-    return (bits ^ ((bits >> 31) | -2147483648)).to(tl.uint32, bitcast=True)
-
-
 @triton.jit(do_not_specialize=["stride"])
 def _maxima_kernel(
     plan, lists, maxima, sums, stride,
@@ -123,7 +116,7 @@ def _collect_kernel(
     result += row * (HEAD + 2 * ROOM)
 
     group = tl.arange(0, CHUNKS * GROUPS)
-    order = _order_of(tl.load(maxima + group, group < stride * GROUPS, float("-inf")))
+    order = elementary.order_of(tl.load(maxima + group, group < stride * GROUPS, float("-inf")))
     threshold = tl.full((), 0, tl.uint32)
     for i in range(32):
         higher = threshold | (tl.full((), 1, tl.uint32) << (31 - i))
@@ -147,7 +140,7 @@ def _collect_kernel(
         token = some[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
         inside = (place < groups)[:, None] & (token < size)
         x = tl.load(source + token, inside, float("-inf"))
-        reaching = inside & (_order_of(x) >= threshold)
+        reaching = inside & (elementary.order_of(x) >= threshold)
         weights = tl.where(reaching, elementary.exp(tl.div_rn(x, temperature) - shift), 0.0)
         listed += tl.sum(tl.sum(weights, 1))
         kept = tl.reshape(reaching.to(tl.int32), (TILE * GROUP,))

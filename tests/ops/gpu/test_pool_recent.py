@@ -1,0 +1,64 @@
+"""The kernel that pools recent rows against torch's softmax in float64."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from puna.ops.gpu.triton_backend import TritonBackend
+from tests.ops.device_ops import DeviceOps
+from tests.ops.test_pool_recent import Problem
+
+
+@pytest.fixture
+def gpu(device: torch.device) -> DeviceOps:
+    return DeviceOps(TritonBackend(device))
+
+
+@pytest.mark.parametrize("lengths", [[], [1], [1, 1, 1], [5, 1, 17, 2]], ids=str)
+@pytest.mark.parametrize(("taps", "channels"), [(1, 5), (2, 1), (3, 300), (16, 77)])
+def test_rows_and_states_match_the_definition(
+    gpu: DeviceOps, taps: int, channels: int, lengths: list[int]
+) -> None:
+    problem = Problem.random(taps, channels, lengths)
+    states, expected = problem.states.clone(), problem.states.clone()
+    found, exact = problem.run(gpu, states), problem.exact()
+    assert found.shape == exact.shape
+    assert ((found - exact).abs() <= 2e-6).all()
+    for number in range(len(lengths) if taps > 1 else 0):
+        expected[problem.places[len(lengths) + number]] = problem.seen(number)[-(taps - 1) :]
+    assert torch.equal(states, expected)
+
+
+@pytest.mark.parametrize("size", [100.0, 1e4])
+def test_large_gates_choose_a_row(gpu: DeviceOps, size: float) -> None:
+    problem = Problem.random(4, 20, [30], size)
+    found, exact = problem.run(gpu, problem.states.clone()), problem.exact()
+    assert ((found - exact).abs() <= 1e-7 * size + 1e-5).all()
+
+
+def test_nan_spreads_to_the_rows_after_it(gpu: DeviceOps) -> None:
+    problem = Problem.random(4, 20, [12])
+    problem.gates[3, 7] = torch.nan
+    expected = torch.zeros(12, 20, dtype=torch.bool)
+    expected[3:7, 7] = True
+    assert torch.equal(problem.run(gpu, problem.states.clone()).isnan(), expected)
+
+
+@pytest.mark.parametrize("parts", [[1] * 20, [2, 1, 1, 3, 13], [1, 19]], ids=str)
+def test_bits_do_not_depend_on_how_a_sequence_is_cut(gpu: DeviceOps, parts: list[int]) -> None:
+    whole = Problem.random(16, 77, [20])
+    states, again = whole.states.clone(), whole.states.clone()
+    expected, found, begin, place = whole.run(gpu, states), [], 0, whole.places[0]
+    for number, part in enumerate(parts):
+        target = next(p for p in whole.places[1 + number % 8 :] if p != place)
+        rows = slice(begin, begin + part)
+        piece = replace(
+            whole, values=whole.values[rows], gates=whole.gates[rows], lengths=[part], places=[place, target]
+        )
+        found.append(piece.run(gpu, again))
+        begin, place = begin + part, target
+    assert torch.equal(torch.cat(found), expected)
+    assert torch.equal(again[place], states[whole.places[1]])
