@@ -137,6 +137,8 @@ def test_decode_steps_with_adapters_are_replayed(tmp_path: Path) -> None:
 
 
 def test_steps_without_adapters_are_replayed_where_those_with_adapters_cannot_be(qwen2: Tuned) -> None:
+    if qwen2[0].ops.recorder() is None:
+        pytest.skip("the backend records no steps")
     run = Run(qwen2[0])
     for number, uses in enumerate([(("first", 1.0),), ()]):
         run.submit(number, PROMPT, lora=wanted(uses), num_predict=8, temperature=0, ignore_eos=True)

@@ -19,6 +19,7 @@ SPILLED = {
     "attention": 8192,
     "indexers": 512,  # on gfx1100, for blocks
     "matmul": 2048,  # on gfx1100, for few rows
+    "recurrent": 8,  # on sm_100, to pool recent rows of a prompt
     "sampling": 8,  # on sm_90 and sm_100, for some vocabularies
 }
 #: Bytes that a block of threads can share.
