@@ -74,8 +74,8 @@ void parallel_ranges(int64_t count, int64_t grain, Body&& body) {
     });
 }
 
-// The same for fewer than 2^31 indices, of which each thread takes neighbours one after another: for bodies that read on
-// where the one before stopped, so that what it prefetched is used. A thread without work takes others' last ones.
+// The same for fewer than 2^31 indices, of which each thread takes neighbours one after another: for bodies that read
+// on where the one before stopped, so that what it prefetched is used. A thread without work takes others' last ones.
 template <class Body>
 void parallel_runs(int64_t count, Body&& body) {
     const int64_t runs = thread_count();

@@ -182,8 +182,8 @@ void super_product(const uint8_t* weights, int64_t stride, int64_t groups, int64
     }
 }
 
-// Sums of the products of one block of 32 columns, of G row groups whose numbers are `stride` bytes apart, for T tokens,
-// without the numbers' excess.
+// Sums of the products of one block of 32 columns, of G row groups whose numbers are `stride` bytes apart, for T
+// tokens, without the numbers' excess.
 template <class Lanes, Layout layout, int T, int G>
 PUNA_INLINE void block_sums(const uint8_t* numbers, int64_t stride, const ActivationBlock* const* a, int b,
                             typename Lanes::Ints (*sums)[T]) {
