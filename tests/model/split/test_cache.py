@@ -101,7 +101,7 @@ class Books(RuleBasedStateMachine):
             piece = self.cache.begin_piece(number)
             message, _ = packed(piece, whole=False, images=False)
             self.theirs.start_forward(unpacked(message, [], OPS))
-            self.cache.sent = number + 1
+            self.cache.told = True
         if end == "failed later" and len(self.cache.pieces) == 1:
             self.cache.undo_forward()
 

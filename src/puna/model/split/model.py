@@ -190,11 +190,11 @@ class SplitModel(StagedModel):
                 piece = cache.begin_piece(number)
                 with self.first.row_scales.part(row, row + len(piece), piece.outputs) as scales:
                     self._pass_on(piece, cache.own, scales, whole=whole)
-                cache.sent, row = number + 1, row + len(piece)
+                cache.told, row = True, row + len(piece)
             computed = time.monotonic()
             answers = [self._result() for _ in cache.pieces]
         except Exception as error:
-            if cache.sent and not isinstance(error, ModelLostError):
+            if cache.told and not isinstance(error, ModelLostError):
                 raise self.other_stages.give_up(f"a pass failed half-way: {error}") from error
             raise
         own = self.other_stages.costs[0]

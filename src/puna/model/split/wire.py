@@ -11,7 +11,7 @@ import math
 import socket
 import struct
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import msgspec
 import numpy as np
@@ -135,6 +135,8 @@ AnyMessage = Greeting | MakeCache | Pass | Rows | Undo | Remove | CopyPrefix | L
 
 Arrays = list["NDArray[np.float32]"]  # [rows, columns] each
 
+Message = TypeVar("Message", bound=StageMessage)
+
 
 class Absent:
     """The payload of a row whose states are in other stages."""
@@ -236,12 +238,13 @@ def _numbers(data: bytes, kind: type[np.int32 | np.int64 | np.float32]) -> NDArr
     return np.frombuffer(data, kind).copy()
 
 
-class Link:
-    """A connection between two stages. One thread sends; another one may receive."""
+class Connection(Generic[Message]):
+    """A connection between two parts of a model. One thread sends; another one may receive."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, messages: Any) -> None:
+        """`messages` is the union of the types that may be received."""
         self._sock = sock
-        self._decoder = msgspec.msgpack.Decoder(AnyMessage)
+        self._decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(messages)
         self.received_bytes = 0
 
     def send(self, message: StageMessage, arrays: Sequence[NDArray[np.float32]] = ()) -> None:
@@ -258,7 +261,7 @@ class Link:
         for part in parts:
             self._sock.sendall(part)
 
-    def receive(self) -> tuple[AnyMessage, Arrays] | None:
+    def receive(self) -> tuple[Message, Arrays] | None:
         """Return the next message and its arrays, or None when the other side has closed.
 
         Raises `RunnerError` for anything that is no message, and `OSError`.
@@ -277,7 +280,7 @@ class Link:
         body = bytearray(length)
         self._fill(memoryview(body))
         try:
-            message: AnyMessage = self._decoder.decode(body)
+            message = self._decoder.decode(body)
         except (msgspec.DecodeError, RecursionError) as error:
             raise RunnerError(f"this is no message of a stage: {error}") from error
         sizes = [_FLOAT_BYTES * rows * columns for rows, columns in message.arrays]
@@ -309,6 +312,13 @@ class Link:
                 raise RunnerError("the connection ended within a message")
             done += count
         return True
+
+
+class Link(Connection[AnyMessage]):
+    """A connection between two stages."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__(sock, AnyMessage)
 
 
 #: Frames with fewer bytes of arrays are sent by one call.

@@ -12,25 +12,21 @@ import msgspec
 import numpy as np
 
 from puna.errors import PunaError, RunnerError
-from puna.kvcache.cache import Cache, Compacting
+from puna.kvcache.cache import Cache
 from puna.kvcache.types import KVTypes
 from puna.machine import available_memory, is_out_of_memory
+from puna.model.split.repeated import repeat
 from puna.model.split.wire import (
     AnyMessage,
     Arrays,
     Broken,
-    Compact,
-    CopyPrefix,
     Greeting,
-    LimitCells,
     Link,
     MakeCache,
     Pass,
-    Remove,
     Rows,
     StageMessage,
     StageSpent,
-    Undo,
     on_stage,
     scales_in,
     unpacked,
@@ -129,22 +125,7 @@ class Worker:
                 raise RunnerError("results came to a stage that is not the first")
         if not self._stage.is_last:
             self._sink.send(message)  # first, since it costs the next stage time too
-        cache = self._made
-        match message:
-            case Undo(batch=None):
-                cache.undo_forward()
-            case Undo(batch=Pass() as failed):
-                cache.start_forward(unpacked(failed, [], self._model.ops))
-                cache.undo_forward()
-            case Remove():
-                cache.remove(message.sequence, message.begin, message.end)
-            case CopyPrefix():
-                cache.copy_prefix(message.source, message.target, message.count)
-            case LimitCells():
-                cache.limit_cells(message.count)
-            case Compact():
-                if isinstance(cache, Compacting):
-                    cache.compact(message.limit)
+        repeat(message, self._made, self._model.ops)
 
     @property
     def provided_bytes(self) -> int:
