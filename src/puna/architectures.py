@@ -40,6 +40,7 @@ class Architecture:
     answers: str = ""  # family of answers, if templates do not show it
     transcribes: bool = False  # whether it writes what an audio tower in the same file hears
     assists: bool = False  # whether it only drafts for another model, whose states it reads
+    tensor_parallel: bool = False  # whether several GPUs can compute each layer (see `puna.model.shares`)
     has_70b: bool = False  # 80 layers mean a 70B model, which llama.cpp quantises more finely
 
 
@@ -351,6 +352,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         converters=("llama", "minicpm"),
         rows="paired",
         add_bos=True,
+        tensor_parallel=True,
     ),
     "llama4": Architecture(
         model="llama4:Llama4",
@@ -389,6 +391,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         pre="tekken",
         add_bos=True,
         templates=(DefaultTemplate("mistral"),),
+        tensor_parallel=True,
     ),
     "mistral4": Architecture(
         model="deepseek2:DeepSeek2", converters=("latent",), templates=(DefaultTemplate("mistral"),)
@@ -478,6 +481,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         pre="qwen2",
         add_bos=True,
         templates=(DefaultTemplate("qwen2", end="<|im_end|>"),),
+        tensor_parallel=True,
     ),
     "qwen25vl": Architecture(
         model="qwen2vl:Qwen2VL",
@@ -507,6 +511,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         pre="qwen2",
         add_bos=True,
         templates=(DefaultTemplate("qwen3", end="<|im_end|>"),),
+        tensor_parallel=True,
     ),
     "qwen35": Architecture(
         model="qwen3next:Qwen3Next",

@@ -121,6 +121,14 @@ def test_doctor_advises_on_gpus(
     assert list(doctor.advice(GOOD | {"gpus": [CARD], "gpu_use": USE}, {})) == []
 
 
+def test_tensor_parallelism_without_the_gpus_for_it_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PUNA_TENSOR_PARALLEL", "2")
+    one, two = ({"gpu_use": USE | {"gpus": [H200] * count}} for count in (1, 2))
+    (problem,) = doctor.problems(GOOD | one)
+    assert problem == "PUNA_TENSOR_PARALLEL=2 needs 2 GPUs, and models can use 1: none can be loaded"
+    assert list(doctor.problems(GOOD | two)) == []
+
+
 @pytest.mark.slow
 def test_torch_is_asked_for_gpus_in_another_process() -> None:
     found = doctor._answer(doctor._started(doctor._GPU_PROBE), "torch")

@@ -29,6 +29,18 @@ def test_embedding_gives_the_rows_of_the_file(kind: GGMLType, name: str) -> None
 
 
 @pytest.mark.parametrize("kind", ALL_TYPES, ids=lambda kind: kind.name)
+def test_columns_are_cut_between_blocks_only(kind: GGMLType) -> None:
+    data = random_bytes(kind, 5, 1024, np.random.default_rng(3))
+    weight = Weight("w", data, kind, (5, 1024))
+    part = weight.column_range(256, 768)
+    assert (part.shape, 2 * part.nbytes) == ((5, 512), weight.nbytes)
+    np.testing.assert_array_equal(part.values(), reference_values(data, kind, 5)[:, 256:768])
+    if kind.block_size > 1:
+        with pytest.raises(ValueError, match=f"columns 0 to 250 are no {kind.name} blocks"):
+            weight.column_range(0, 250)
+
+
+@pytest.mark.parametrize("kind", ALL_TYPES, ids=lambda kind: kind.name)
 def test_packing_keeps_every_value_and_frees_the_bytes(kind: GGMLType) -> None:
     data = random_bytes(kind, 19, 512, np.random.default_rng(2))
     expected = reference_values(data, kind, 19)

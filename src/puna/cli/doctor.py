@@ -312,6 +312,11 @@ def problems(report: Report) -> Iterator[str]:
             f"the server at {server['url']} runs version {server['version']}; "
             "'puna serve --stop' stops it, and the next command starts this version"
         )
+    wanted = config.env_int("TENSOR_PARALLEL", 1, least=1)
+    usable = sum(not gpu["problem"] for gpu in report["gpu_use"].get("gpus", ()))
+    if wanted > max(usable, 1) and config.env("GPU_DEVICE") != "cpu":
+        need = f"PUNA_TENSOR_PARALLEL={wanted} needs {wanted} GPUs"
+        yield f"{need}, and models can use {usable}: none can be loaded"
     for name, version in report["packages"].items():
         if version is None:
             yield f"{name}, which Puna requires, is not installed"

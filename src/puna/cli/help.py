@@ -80,6 +80,7 @@ VARIABLES = {
     "PUNA_GPU_DEVICE": "What GPUs are: cuda, or cpu: torch on the processor, to try it (default cuda)",
     "PUNA_GPU_TUNE": "0: do not measure which forms of kernels are the fastest on a GPU (default 1)",
     "PUNA_GPU_MEMORY_GB": "Gigabytes of a GPU that may be in use, or of each: 6 or 6,12 (default: all)",
+    "PUNA_TENSOR_PARALLEL": "GPUs that together compute each layer of a model (default 1)",
     "PUNA_REPLAY": "`0` calls each kernel from Python in decode steps, for comparison",
     "PUNA_MCP": "`1` is `puna serve --mcp` (default 0)",
     "PUNA_MCP_CONFIG": "File of MCP servers (default ~/.puna/mcp.json)",
@@ -105,6 +106,7 @@ _COMPUTING = (
     "PUNA_OPS",
     "PUNA_GPU_DEVICE",
     "PUNA_GPU_MEMORY_GB",
+    "PUNA_TENSOR_PARALLEL",
 )
 PAGES = {
     "puna": Page(
@@ -239,6 +241,7 @@ PAGES = {
             "PUNA_GPU_DEVICE",
             "PUNA_GPU_MEMORY_GB",
             "PUNA_GPU_TUNE",
+            "PUNA_TENSOR_PARALLEL",
             "PUNA_REPLAY",
         ),
     ),

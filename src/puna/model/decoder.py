@@ -45,7 +45,7 @@ class Decoder(TextModel):
     layers: Sequence[TransformerLayer]
     prediction_heads: Sequence[PredictionHead] = blocks("blk", options="heads", begin="block_count")
     output_norm: RMSNorm = weight("output_norm", "hidden_size")
-    output: Linear = weight("output", "vocab_size", "hidden_size", tied_to="token_embd")
+    output: Linear = weight("output", "output_rows", "hidden_size", tied_to="token_embd")
     rope_factors: Array | None = weight("rope_freqs", "rope_pairs", optional=True)
     short_rope_factors: Array | None = weight("rope_factors_short", "rope_pairs", optional=True)
     long_rope_factors: Array | None = weight("rope_factors_long", "rope_pairs", optional=True)

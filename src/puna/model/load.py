@@ -45,8 +45,21 @@ from puna.model.memory import (
     is_of_sound,
     no_tensor,
 )
-from puna.model.placement import DeviceStage, DividedForecast, Placed, UsableDevices, placements, sizes_on_gpu
+from puna.model.parallel.model import ParallelModel, join_ranks
+from puna.model.parallel.ranks import OtherRanks
+from puna.model.parallel.wire import PATIENCE_S, LoadShare
+from puna.model.placement import (
+    DeviceStage,
+    DividedForecast,
+    Placed,
+    UsableDevices,
+    parallel_placement,
+    placements,
+    sizes_on_gpu,
+    tensor_parallel,
+)
 from puna.model.pooling import Pooling, read_pooling, read_ranking
+from puna.model.shares import ModelShare
 from puna.model.warm_up import SHORT_ROWS, warm_up
 from puna.ops import (
     Array,
@@ -107,7 +120,14 @@ class LoadedModel:
         """Layers that each backend of Puna's own engine computes, the first ones first."""
         if isinstance(self.model, DividedModel):
             return self.model.layers_on()
-        return {self.ops: self.model.options.block_count} if isinstance(self.model, TextModel) else {}
+        if isinstance(self.model, TextModel | ParallelModel):
+            return {self.ops: self.model.options.block_count}
+        return {}
+
+    @property
+    def ranks(self) -> int:
+        """Processes that compute a part of each layer, with caches of the same size."""
+        return self.model.count if isinstance(self.model, ParallelModel) else 1
 
     @property
     def cache_share_on_gpu(self) -> float:
@@ -259,9 +279,23 @@ class _Request:
             prediction_heads=settings.prediction_heads, on_host=experts_before(host_experts),
         )  # fmt: skip
 
+    def forecast_of_rank(self, ops: Backend, share: ModelShare) -> Forecast:
+        """Return the forecast of a share of each layer on `ops`. Raises `UnsupportedModelError`."""
+        settings = self.settings
+        if self.adapters:
+            raise UnsupportedModelError(
+                f"{self.file.path.name}: adapters do not work with PUNA_TENSOR_PARALLEL"
+            )
+        return Forecast(
+            self.file, settings.cache_types, ops, self.projector,
+            prediction_heads=settings.prediction_heads, share=share,
+        )  # fmt: skip
+
     def forecast(self, stages: Sequence[DeviceStage]) -> MemoryForecast:
         """Return the forecast of the model with these stages."""
         settings = self.settings
+        if (share := stages[0].share) is not None:
+            return self.forecast_of_rank(stages[0].ops, share)
         if len(stages) > 1:
             return DividedForecast(
                 self.file, stages, settings.cache_types, self.projector,
@@ -291,6 +325,9 @@ class _Request:
         own = engine_for(self.file, settings.engine) == PUNA
         others = [ops] if ops is not None else backends(gpu=own and settings.placement.num_gpu != 0)
         gpus = [each for each in others if each.device != Backend.device]
+        if ops is None and own and settings.placement.num_gpu and (ranks := tensor_parallel()) > 1:
+            yield parallel_placement(gpus, ranks, settings.placement)
+            return
         if ops is not None or not own or not gpus:
             unknown = ops is None and own and settings.placement.num_gpu == 0 and may_use_gpu()
             fitting = sys.maxsize if unknown else 0  # not asked
@@ -349,7 +386,7 @@ def _load_somewhere(request: _Request, ways: Iterable[Placed]) -> LoadedModel:
 
 @dataclass
 class LoadedStage:
-    """Layers of a model that are not its first ones, for `puna.model.split.worker`."""
+    """Layers of a model that are not its first ones, for `puna.model.split.worker`, or a share of them."""
 
     model: Decoder
     weight_bytes: int
@@ -383,6 +420,50 @@ def load_stage(
     return LoadedStage(model, forecast.weight_bytes)
 
 
+def load_share(path: str | Path, settings: LoadSettings, share: ModelShare, ops: Backend) -> LoadedStage:
+    """Load a share of each layer of the model at `path`. Errors are those of `load_model`."""
+    with open_gguf(path) as file:
+        request = _Request(file, None, settings)
+        forecast = request.forecast_of_rank(ops, share)
+        _admit(request, forecast, ops)
+        ops.tune()
+        model = _load_text(file, forecast, _FileSource(file, ops, forecast.weight_bytes, None, forecast))
+    assert isinstance(model, Decoder), "only decoders can be divided"
+    return LoadedStage(model, forecast.weight_bytes)
+
+
+def _ranks_for(request: _Request, stage: DeviceStage) -> OtherRanks:
+    """Start the processes of the other ranks, which load their shares. Raises `UnavailableError`."""
+    settings, there = request.settings, backends()
+    return OtherRanks.started(
+        [
+            LoadShare(
+                path=str(request.file.path.absolute()),
+                rank=rank,
+                count=len(stage.ranks),
+                device=there.index(ops),
+                context=settings.context,
+                parallel=settings.parallel,
+                batch_size=settings.batch_size,
+                reserved=settings.reserved,
+                cache_types=str(settings.cache_types),
+            )
+            for rank, ops in enumerate(stage.ranks)
+            if rank
+        ]
+    )
+
+
+def _with_ranks(first: Decoder, ranks: OtherRanks) -> ParallelModel:
+    """Return the model once all ranks have loaded their shares. Raises the errors of `OtherRanks`."""
+    ranks.await_shares()
+    share = first.options.share
+    assert share is not None
+    group = ranks.meet(lambda meeting: first.ops.join_ranks(meeting, 0, share.count, PATIENCE_S))
+    join_ranks(first, group)
+    return ParallelModel(first, ranks)
+
+
 def _admit(request: _Request, forecast: MemoryForecast, ops: Backend) -> list[Pairs]:
     """Return the adapters' matrices for this process if memory suffices for them, model and draft model.
 
@@ -413,6 +494,24 @@ def _admit(request: _Request, forecast: MemoryForecast, ops: Backend) -> list[Pa
 
 def _load(request: _Request, forecast: MemoryForecast, placed: Placed, pairs: Sequence[Pairs]) -> LoadedModel:
     """Load the model to where it was placed, with the adapters `pairs`."""
+    with contextlib.ExitStack() as started:
+        ranks = None
+        if placed.stages[0].share is not None:
+            ranks = _ranks_for(request, placed.stages[0])
+            started.callback(ranks.close)
+        loaded = _load_here(request, forecast, placed, pairs, ranks)
+        started.pop_all()  # the model ends them now
+        return loaded
+
+
+def _load_here(
+    request: _Request,
+    forecast: MemoryForecast,
+    placed: Placed,
+    pairs: Sequence[Pairs],
+    ranks: OtherRanks | None,
+) -> LoadedModel:
+    """Load what is in this process; `ranks` load the rest."""
     file, report = request.file, request.progress
     if not isinstance(forecast, Forecast | DividedForecast):
         return _load_with_llamacpp(file, forecast, placed.stages[0].ops, request.settings, report)
@@ -447,14 +546,18 @@ def _load(request: _Request, forecast: MemoryForecast, placed: Placed, pairs: Se
             encoder, _FileSource(file, first.ops, total, progress, done=done)
         )
     pooling = None if first.encodes_prompts else read_pooling(file, generates=first.generates)
+    model: RunnableModel = first if len(models) == 1 else DividedModel(cast("list[Decoder]", models))
+    if ranks is not None:
+        model = _with_ranks(cast("Decoder", first), ranks)
+    elsewhere = sum(each.weight_bytes for each in ranks.loaded) if ranks is not None else 0
     loaded = LoadedModel(
         file.path,
-        first if len(models) == 1 else DividedModel(cast("list[Decoder]", models)),
+        model,
         tokenizer,
         forecast.trained_context,
-        forecast.weight_bytes,
+        forecast.weight_bytes + elsewhere,
         pooling,
-        vram_bytes=forecast.vram_bytes,
+        vram_bytes=forecast.vram_bytes + elsewhere,
         vision=vision,
         audio=audio,
         speech_encoder=speech_encoder,
@@ -568,6 +671,7 @@ class _FileSource:
         self.ops = ops
         self._file = file
         self._stage = None if forecast is None else forecast.options.stage
+        self._share = None if forecast is None else forecast.options.share
         self._on_host = no_tensor if forecast is None else forecast.on_host
         self._progress = progress
         self._total = total
@@ -586,8 +690,14 @@ class _FileSource:
         tensor = self._file.tensors.get(name)
         if tensor is None:
             return None
-        self._expect(name, shape)
-        return Weight(name, self._file.data(name), tensor.type, shape[:2], on_host=self._on_host(name))
+        on_host, share = self._on_host(name), self._share
+        if share is None or len(tensor.shape) != 2:
+            self._expect(name, shape)
+            return Weight(name, self._file.data(name), tensor.type, shape[:2], on_host=on_host)
+        whole = Weight(name, self._file.data(name), tensor.type, tensor.shape[:2], on_host=on_host)
+        part = share.matrix(whole, shape)
+        self._expect(name, shape, part.shape)
+        return part
 
     def experts(self, name: str, shape: tuple[int, ...]) -> ExpertWeights | None:
         tensor = self._file.tensors.get(name)
@@ -601,8 +711,10 @@ class _FileSource:
     def vector(self, name: str, length: int) -> Array | None:
         if name not in self._file.tensors:
             return None
-        self._expect(name, (length,))
-        return self.ops.array(self._file.array(name).reshape(length).copy())
+        share, shape = self._share, self._file.tensors[name].shape
+        self._expect(name, (length,), shape if share is None else share.shape(name, shape))
+        values = self._file.array(name).reshape(-1)
+        return self.ops.array((values if share is None else share.vector(name, values)).copy())
 
     def values(self, name: str, shape: tuple[int, ...]) -> NDArray[np.float32] | None:
         if name not in self._file.tensors:
@@ -610,12 +722,12 @@ class _FileSource:
         self._expect(name, shape)
         return self._file.array(name).reshape(shape)
 
-    def _expect(self, name: str, shape: tuple[int, ...]) -> None:
+    def _expect(self, name: str, shape: tuple[int, ...], found: tuple[int, ...] | None = None) -> None:
+        """Count a tensor. Raises `ModelError` unless it, or the part of it that was `found`, has `shape`."""
         tensor = self._file.tensors[name]
-        if _significant(tensor.shape) != _significant(shape):
-            raise ModelError(
-                f"tensor '{name}' has {_product(tensor.shape)} values, expected {_product(shape)}"
-            )
+        found = tensor.shape if found is None else found
+        if _significant(found) != _significant(shape):
+            raise ModelError(f"tensor '{name}' has {_product(found)} values, expected {_product(shape)}")
         if name not in self._counted:
             self._counted.add(name)
             self.done += tensor.nbytes

@@ -22,6 +22,7 @@ from puna.gguf import StringArray
 from puna.gguf.metadata import scalar
 from puna.kvcache.types import F16_TYPES, KVTypes
 from puna.model.registry import model_for
+from puna.model.shares import ModelShare
 from puna.model.stages import ModelStage, places_to_cut
 from puna.ops import Backend, default_backend
 from puna.vision.options import OF_IMAGES, OF_SOUND
@@ -237,13 +238,14 @@ class Forecast(MemoryForecast):
         *,
         prediction_heads: bool = True,
         layers: tuple[int, int] | None = None,
+        share: ModelShare | None = None,
         on_host: TensorNames = no_tensor,
     ) -> None:
         """Read the options; `projector` is the file of separate towers, if any.
 
         `prediction_heads` says whether they will be loaded. `layers` [begin, end) are those of this process
-        if others have the rest; see `puna.model.stages`. Weights `on_host` stay in the machine's memory if
-        `ops` has its own.
+        if others have the rest; see `puna.model.stages`. `share` is this process's part of each layer; see
+        `puna.model.shares`. Weights `on_host` stay in the machine's memory if `ops` has its own.
         """
         super().__init__(file)
         ops = ops or default_backend()
@@ -258,8 +260,10 @@ class Forecast(MemoryForecast):
         options = self.architecture.read_options(file)
         options = options if prediction_heads else options.without_heads()
         self.options = options.on(None if layers is None else self._stage(file, options, layers))
-        self._cache = self.architecture(self.options, ops).sample_cache(types)
         self._tensors = [tensor for name, tensor in file.tensors.items() if self.reads(name)]
+        if share is not None:
+            self._divide(file, share)
+        self._cache = self.architecture(self.options, ops).sample_cache(types)
         self._weights = _weights_by_part(self._tensors, ops, lambda name: not self.on_host(name))
         self._host_weights = _weights_by_part(self._tensors, ops.host, self.on_host)
         own = [layer for i, layer in enumerate(self.options.layers) if self.options.has(i)]
@@ -274,6 +278,22 @@ class Forecast(MemoryForecast):
         self.speech_encoder = _speech_encoder_in(file, self.options.hidden_size, ops) if is_first else None
         tokens = file.get("tokenizer.ggml.tokens") if is_first else None
         self._vocab = len(tokens) if isinstance(tokens, StringArray) else 0
+        if share is not None and (self.vision is not None or self.audio is not None):
+            raise UnsupportedModelError(f"{_undivided(file)}: it has a tower for images or recordings")
+
+    def _divide(self, file: GGUFFile, share: ModelShare) -> None:
+        """Forecast only a share of each layer. Raises `UnsupportedModelError` if there cannot be one."""
+        if not ARCHITECTURES[file.architecture].tensor_parallel:
+            known = ", ".join(name for name, each in ARCHITECTURES.items() if each.tensor_parallel)
+            raise UnsupportedModelError(
+                f"{_undivided(file)}: tensor parallelism is there for {known}, not for {file.architecture}"
+            )
+        try:
+            share.check(self._tensors, [layer.kv_heads for layer in self.options.layers])
+        except UnsupportedModelError as error:
+            raise UnsupportedModelError(f"{_undivided(file)}: {error}") from None
+        self.options = self.options.of_rank(share)
+        self._tensors = [share.tensor(tensor) for tensor in self._tensors]
 
     def _stage(self, file: GGUFFile, options: TextOptions, layers: tuple[int, int]) -> ModelStage:
         """Return these layers as a stage. Raises `UnsupportedModelError` if there cannot be one."""
@@ -346,6 +366,10 @@ class Forecast(MemoryForecast):
                 sequences=parallel, longest=context, capacity=context * parallel
             ),
         )
+
+
+def _undivided(file: GGUFFile) -> str:
+    return f"{file.path.name} cannot be divided as PUNA_TENSOR_PARALLEL says"
 
 
 def layer_name(number: int) -> str:

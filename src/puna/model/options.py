@@ -32,6 +32,7 @@ from puna.model.layer_cache import ChosenBy, Everything, KeysOf, Remembered, Win
 from puna.model.pooling import read_labels
 from puna.model.published import TANH_GELU
 from puna.model.rope import RopeOptions, read_sections
+from puna.model.shares import ModelShare
 from puna.model.stages import ModelStage
 from puna.ops import Routing, Sections
 
@@ -261,6 +262,7 @@ class TextOptions:
     logit_softcap: float = 0.0  # 0: none
     labels: int = 0  # classes of a reranker's classifier; 0 if it has none
     stage: ModelStage | None = None  # the part of the model in this process; None: all of it
+    share: ModelShare | None = None  # the part of each layer in this process, in `layers`; None: all of it
 
     @property
     def block_count(self) -> int:
@@ -280,6 +282,24 @@ class TextOptions:
     def on(self, stage: ModelStage | None) -> Self:
         """Return the options of a process that has only the layers of `stage`, or all of them."""
         return dataclasses.replace(self, stage=stage)
+
+    def of_rank(self, share: ModelShare) -> Self:
+        """Return the options of a process that has only this share of each layer."""
+
+        def own(_: int, layer: LayerOptions) -> LayerOptions:
+            return dataclasses.replace(
+                layer,
+                heads=layer.heads // share.count,
+                kv_heads=layer.kv_heads // share.count,
+                feed_forward_size=layer.feed_forward_size // share.count,
+            )
+
+        return dataclasses.replace(self.each(own), share=share)
+
+    @property
+    def output_rows(self) -> int:
+        """Rows of the output matrix in this process."""
+        return self.vocab_size if self.share is None else self.share.sizes(self.vocab_size)[self.share.rank]
 
     def has(self, layer: int) -> bool:
         """Whether layer number `layer` is in this process."""

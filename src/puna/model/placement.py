@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from puna.errors import InsufficientMemoryError
+from puna.config import env_int
+from puna.errors import InsufficientMemoryError, UnavailableError
 from puna.model.memory import (
     UNSTATED_CONTEXT,
     Forecast,
@@ -22,6 +23,7 @@ from puna.model.memory import (
     experts_before,
     size_text,
 )
+from puna.model.shares import ModelShare
 from puna.ops import Backend
 
 if TYPE_CHECKING:
@@ -41,13 +43,16 @@ _ATTEMPTS: Final = (0.0, 0.125, 0.25, 0.5)
 class DeviceStage:
     """Layers [begin, end) of a model, and the backend that computes them.
 
-    The experts of layers below number `host_experts` stay on the host (see `puna.ops.Weight`).
+    The experts of layers below number `host_experts` stay on the host (see `puna.ops.Weight`). If other
+    processes compute a part of each layer, `share` is that of this one, and `ranks` the backends of all.
     """
 
     ops: Backend
     begin: int
     end: int
     host_experts: int = 0
+    share: ModelShare | None = None
+    ranks: tuple[Backend, ...] = ()
 
     @property
     def is_on_gpu(self) -> bool:
@@ -245,6 +250,27 @@ def placements(
         yield placed([DeviceStage(host, 0, count)], 0, f"it cannot be divided before layer {places[0]}")
     else:
         yield placed([DeviceStage(host, 0, count)], 0)
+
+
+def tensor_parallel() -> int:
+    """Return how many GPUs are to compute each layer (`PUNA_TENSOR_PARALLEL`)."""
+    return env_int("TENSOR_PARALLEL", 1, least=1)
+
+
+def parallel_placement(gpus: Sequence[Backend], ranks: int, wanted: Placement) -> Placed:
+    """Return the placement of a model of which `ranks` GPUs compute a part of each layer.
+
+    Raises `UnavailableError` if there are too few.
+    """
+    usable = _in_order(gpus, wanted)
+    if len(usable) < ranks:
+        raise UnavailableError(
+            f"PUNA_TENSOR_PARALLEL={ranks} needs {ranks} GPUs, and this model can use {len(usable)}"
+        )
+    used = tuple(usable[:ranks])
+    warning = "num_gpu has no effect beside PUNA_TENSOR_PARALLEL" if wanted.num_gpu > 0 else ""
+    stage = DeviceStage(used[0], 0, 0, share=ModelShare(0, ranks), ranks=used)
+    return Placed((stage,), 1, len(gpus), warning)  # any number but 0 means all layers
 
 
 def sizes_on_gpu(sizes: Mapping[str, int], forecast: MemoryForecast) -> dict[str, int]:

@@ -14,13 +14,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import numpy as np
 
 from puna import machine
+from puna.errors import UnavailableError
 from puna.ops import sampling
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from numpy.typing import NDArray
 
     from puna.gguf import GGMLType
     from puna.ops.array import Array, IndexBuffer, NumberBuffer
+    from puna.ops.collectives import Collectives
     from puna.ops.experts import ExpertNetworks, ExpertWeights, Routing
     from puna.ops.low_rank import LowRankWeights
     from puna.ops.recording import Recorder
@@ -660,6 +664,14 @@ class Backend(ABC):
     def is_lost(self, error: BaseException) -> bool:
         """Whether after `error` this process can compute nothing any more."""
         return False
+
+    def join_ranks(self, meeting: Path, rank: int, count: int, timeout_s: float) -> Collectives:
+        """Meet the other processes that compute the same model, at the file `meeting`; this one is `rank`.
+
+        Its operations wait at most `timeout_s`. Raises `UnavailableError` where there is none, and
+        `RuntimeError` if the others do not come.
+        """
+        raise UnavailableError(f"{self.kernels} has no tensor parallelism")
 
     def keep_freed_memory(self) -> None:
         """Make this process keep freed memory for reuse, if that makes computing faster."""

@@ -80,6 +80,19 @@ class Weight:
         data, shape = self.bytes()[begin:end].reshape(-1), (end - begin, self.shape[1])
         return Weight(self.name, data, self.type, shape, on_host=self.on_host)
 
+    def column_range(self, begin: int, end: int) -> Weight:
+        """Return the columns [begin, end), copying the file's bytes.
+
+        Raises `ValueError` unless both are at the edge of a block.
+        """
+        block = self.type.block_size
+        if begin % block or end % block:
+            raise ValueError(
+                f"weight '{self.name}': columns {begin} to {end} are no {self.type.name} blocks of {block}"
+            )
+        data = self.bytes()[:, self.type.nbytes(begin) : self.type.nbytes(end)]
+        return Weight(self.name, data, self.type, (self.shape[0], end - begin), on_host=self.on_host)
+
     def chosen_rows(self, indices: NDArray[np.integer]) -> Weight:
         """Return the rows `indices`, copying the file's bytes.
 

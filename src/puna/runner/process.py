@@ -27,6 +27,7 @@ from puna.kvcache.contents import Contents
 from puna.kvcache.types import KVTypes
 from puna.machine import allow_memory, is_out_of_memory, memory_is_short, process_memory
 from puna.model.load import LoadedModel, LoadSettings, load_model, load_stage
+from puna.model.parallel.model import ParallelModel
 from puna.model.split.model import SplitModel
 from puna.ops import default_backend, missing_kernels
 from puna.options import PUNA, AdapterFile, drafts_itself
@@ -249,6 +250,8 @@ def _load(request: Load, channel: _Parent) -> ChatModel:
         )
     if request.split is not None:
         loaded = joined(loaded, request.split, on_loss=_leave)
+    elif isinstance(loaded.model, ParallelModel):
+        loaded.model.ranks.on_loss = _leave
     engine = Engine(
         loaded,
         EngineSizes(
@@ -316,7 +319,7 @@ def _loaded(engine: Engine) -> Loaded:
         context_length=engine.context,
         parallel=engine.parallel,
         weight_bytes=engine.weight_bytes,
-        cache_bytes=engine.cache_bytes,
+        cache_bytes=engine.cache_bytes * loaded.ranks,
         kernels=loaded.kernels if own else "ggml",
         engine=loaded.model.engine,
         vram_bytes=_vram_bytes(engine),
@@ -333,6 +336,8 @@ def _loaded(engine: Engine) -> Loaded:
 
 def _device(loaded: LoadedModel) -> str:
     """Return where Puna's own engine computes the model, as `GPU 0 (20 of 32 layers) and CPU (12)`."""
+    if isinstance(loaded.model, ParallelModel):
+        return f"{' and '.join(loaded.model.devices)} (tensor parallel)"
     counts = loaded.layers_on
     if len(counts) < 2:
         return loaded.ops.device if loaded.model.engine == PUNA else ""
@@ -347,7 +352,7 @@ def _vram_bytes(engine: Engine) -> int:
     if not loaded.layers_on_gpu:
         return loaded.vram_bytes
     draft = engine.weight_bytes - loaded.weight_bytes
-    return loaded.vram_bytes + draft + round(engine.cache_bytes * loaded.cache_share_on_gpu)
+    return loaded.vram_bytes + draft + round(engine.cache_bytes * loaded.ranks * loaded.cache_share_on_gpu)
 
 
 def _warnings(loaded: LoadedModel) -> tuple[str, ...]:
@@ -452,7 +457,7 @@ def _pong(message: Ping, chat: ChatModel) -> Pong:
         active=chat.active,
         running=chat.running,
         step_age_s=time.monotonic() - started if started is not None else 0.0,
-        cache_bytes=engine.provided_bytes,
+        cache_bytes=engine.provided_bytes * engine.loaded.ranks,
         cells=engine.cache.counts(),
         evicted=engine.evicted,
         memory_bytes=process_memory(),
@@ -485,7 +490,7 @@ def _grow(message: Grow, engine: Engine, channel: _Parent) -> None:
         return Grown(
             id=message.id,
             context_length=engine.context,
-            cache_bytes=engine.cache_bytes,
+            cache_bytes=engine.cache_bytes * engine.loaded.ranks,
             vram_bytes=_vram_bytes(engine),
         )
 

@@ -238,7 +238,7 @@ def _numbers(data: bytes, kind: type[np.int32 | np.int64 | np.float32]) -> NDArr
     return np.frombuffer(data, kind).copy()
 
 
-class Connection(Generic[Message]):
+class PartLink(Generic[Message]):
     """A connection between two parts of a model. One thread sends; another one may receive."""
 
     def __init__(self, sock: socket.socket, messages: Any) -> None:
@@ -314,7 +314,7 @@ class Connection(Generic[Message]):
         return True
 
 
-class Link(Connection[AnyMessage]):
+class Link(PartLink[AnyMessage]):
     """A connection between two stages."""
 
     def __init__(self, sock: socket.socket) -> None:

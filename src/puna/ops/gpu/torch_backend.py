@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from puna.ops.backend import Backend, list_width
 from puna.ops.experts import ExpertNetworks, ExpertWeights, Routing
 from puna.ops.gpu import sampling
 from puna.ops.gpu.host_parts import HostParts
+from puna.ops.gpu.process_group import ProcessGroup
 from puna.ops.gpu.sampling import Leading, Wanted
 from puna.ops.gpu.staging import received, send, sent
 from puna.ops.gpu.storage import DeviceStorage
@@ -103,6 +105,9 @@ class TorchBackend(Backend):
 
     def is_lost(self, error: BaseException) -> bool:
         return isinstance(error, torch.AcceleratorError)  # an error of the device itself stays
+
+    def join_ranks(self, meeting: Path, rank: int, count: int, timeout_s: float) -> ProcessGroup:
+        return ProcessGroup(self.place, meeting, rank, count, timeout_s)
 
     # --- sampling --------------------------------------------------------------------------------------
 

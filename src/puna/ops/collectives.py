@@ -1,0 +1,30 @@
+"""Operations of several processes that compute one model together, each with a device of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from puna.ops.array import Array
+
+
+class Collectives(Protocol):
+    """Operations of all ranks of a model together, which each of them calls in the same order.
+
+    Each waits for the other ranks, and raises `RuntimeError` if one of them is gone or takes too long.
+    """
+
+    rank: int  # of this process, from 0
+
+    def sum(self, x: Array) -> Array:
+        """Return the sum of all ranks' arrays `x` [T, n]; may change `x`."""
+
+    def join(self, x: Array, widths: Sequence[int]) -> Array:
+        """Return the columns of all ranks' arrays [T, widths[rank]], in the order of ranks."""
+
+    def abort(self) -> None:
+        """Let an operation that waits in another thread fail, where that is possible."""
+
+    def close(self) -> None:
+        """Leave the other ranks."""
