@@ -166,6 +166,16 @@ def test_an_image_at_another_position_is_not_encoded_again(seeing: LoadedModel) 
     assert run.tokens(1) == alone.tokens(1)
 
 
+def test_a_short_prefix_before_an_image_is_reused_although_windows_forget_it(seeing: LoadedModel) -> None:
+    run = watched(seeing, batch_size=32)
+    for number in range(3):  # the second leaves a checkpoint where it differs from the first
+        run.submit_inputs(number, inputs(run, "what is [img-0]" + " and so on" * 10, number), num_predict=1)
+        run.finish()
+    prefix = run.engine.loaded.tokenizer.encode("what is ", add_special=True)
+    assert [run.done(number).cached for number in range(3)] == [0, 0, len(prefix)]
+    assert [positions[0] for positions in run.positions].count(0) == 2  # no pass for the prefix alone
+
+
 def test_rows_of_an_image_share_a_batch_of_any_size(seeing: LoadedModel) -> None:
     run = watched(seeing, batch_size=2)
     run.submit_inputs(0, inputs(run, "long text before [img-0] the image", 1), num_predict=2)

@@ -341,15 +341,16 @@ class Scheduler:
     def _branch_points(self, sequence: Sequence, found: PrefixMatch) -> tuple[int, ...]:
         """Return after how many inputs the sequence should leave a checkpoint for other prompts.
 
-        One is where an earlier prompt differs that could not be resumed there. Another is before the first
-        message that is not the system's, where other conversations differ. One is before the last message,
-        which some agents move or rewrite in each prompt; unless it is near what was found, as where a message
-        was added to the earlier prompt. The last is before what the prompt begins the answer with, such as
-        `<think>`: templates leave it out of earlier turns, so that the conversation's next prompt differs
-        there.
+        One is where an earlier prompt differs that could not be resumed there, unless that saves few inputs
+        and costs a pass of its own. Another is before the first message that is not the system's, where
+        other conversations differ. One is before the last message, which some agents move or rewrite in each
+        prompt; unless it is near what was found, as where a message was added to the earlier prompt. The last
+        is before what the prompt begins the answer with, such as `<think>`: templates leave it out of earlier
+        turns, so that the conversation's next prompt differs there.
         """
         points = set()
-        if found.shared - found.count >= _WORTH_WAITING_FOR:
+        lost = found.shared - found.count
+        if lost >= _WORTH_WAITING_FOR or (lost > 0 and _pauses_for_image(sequence, found.shared)):
             points.add(found.shared)
         if not self._cache.resumes_anywhere and sequence.request.cache_prompt:
             if _WORTH_WAITING_FOR <= sequence.front < sequence.prompt_length:
@@ -455,3 +456,8 @@ class Scheduler:
             self._prefix_cache.unindex(entry)
             self._prefix_cache.index(entry, sequence.cached_as)
         sequence.exact = True
+
+
+def _pauses_for_image(sequence: Sequence, count: int) -> bool:
+    """Whether a pass ends after `count` inputs anyway, because the image that follows is not encoded yet."""
+    return sequence.unread is not None and count == group_begin(sequence.inputs, sequence.unread.begin)

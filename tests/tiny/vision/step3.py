@@ -24,7 +24,6 @@ class TinyStep3(WithLlama):
     whole: int = 48
     tile: int = 32
     longest: int = 160
-    window: int = 64  # of the text model
     biased: bool = False  # whether the projection has a bias
 
     markers: ClassVar[tuple[str, ...]] = (
@@ -42,7 +41,7 @@ class TinyStep3(WithLlama):
         from transformers import Step3p7Config, Step3p7ForConditionalGeneration
 
         config = Step3p7Config(
-            text_config={**self.sizes(), **STEP35.settings, "sliding_window": self.window},
+            text_config={**self.sizes(), **STEP35.settings},
             vision_config={
                 "hidden_size": self.hidden, "num_hidden_layers": self.layers,
                 "num_attention_heads": self.heads, "mlp_ratio": 1.5, "patch_size": self.patch_size,
