@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from puna.chat.answers.family import AnswerParser
@@ -98,11 +99,9 @@ def test_a_truncated_answer_has_no_call_from_a_fragment(vector: Vector) -> None:
         assert len(found.calls) >= most
         most = len(found.calls)
         assert found.thinking in vector.answer
-        if (
-            not found.calls
-            and vector.family not in ("glimmer", "harmony")
-            and not FAMILIES[vector.family].dropped
-        ):
+        if vector.family == "glimmer":
+            assert found.calls or found.thinking + found.text == glimmer_text(vector.answer[:place])
+        elif not found.calls and vector.family != "harmony" and not FAMILIES[vector.family].dropped:
             assert found.text in vector.answer
             if not vector.options:
                 assert found.text == vector.answer[:place]
@@ -153,13 +152,12 @@ def test_without_tools_calls_are_text() -> None:
     for vector in VECTORS:
         if (
             vector.calls
-            and vector.family not in ("glimmer", "harmony", "functionary", "command-r7b")
+            and vector.family not in ("harmony", "functionary", "command-r7b")
             and not vector.thinking
         ):
-            assert (
-                read(reading(vector.family, tools=[], **vector.options), [vector.answer]).text
-                == vector.answer
-            )
+            found = read(reading(vector.family, tools=[], **vector.options), [vector.answer])
+            whole = glimmer_text(vector.answer) if vector.family == "glimmer" else vector.answer
+            assert found.text == whole
 
 
 #: The pieces markup is made of.
@@ -252,9 +250,9 @@ def check_any(answer: str, cuts: list[int], family: str, streams: bool, thinks: 
             not whole.calls
             and not thinks
             and not FAMILIES[family].dropped
-            and family not in ("glimmer", "harmony", "functionary")
+            and family not in ("harmony", "functionary")
         ):
-            assert whole.text == answer
+            assert whole.text == (glimmer_text(answer) if family == "glimmer" else answer)
 
 
 @given(ANSWERS, CUTS, st.sampled_from(SHUFFLED), st.booleans(), st.booleans())
@@ -294,12 +292,41 @@ def check_text(answer: str, cuts: list[int], family: str, thinks: bool, tools: b
     found = read(how, cut(answer, cuts))
     if family.startswith("mistral") and not tools and "[TOOL_CALLS]" in found.text:
         return  # a broken tag and the text of a whole call behind it look like a call
-    if family == "glimmer" and "<|start|>" in found.text:
-        return  # a broken header and the rest of a whole one behind it look like a header
-    again = read(reading(family, tools=given, **options), [".\n" + found.text])
-    assert (again.text.strip(), again.thinking, again.calls) == ((".\n" + found.text).strip(), "", [])
+    # A broken header of Glimmer's and the rest of a whole one behind it look like a header.
+    for text in GLIMMER_TAGS.split(found.text) if family == "glimmer" else [found.text]:
+        again = read(reading(family, tools=given, **options), [".\n" + text])
+        assert (again.text.strip(), again.thinking, again.calls) == ((".\n" + text).strip(), "", [])
     if not tools:
         assert not found.calls
+
+
+#: What Glimmer's messages begin and end with, and what the rest of a header is where the prompt began it.
+GLIMMER_TAGS = re.compile(
+    r"<\|start\|>\s*(?:assistant)?\s*(?:to=[^\s<>|]+\s*)?<\|message\|>|<\|eom\|>|<\|eot\|>"
+)
+GLIMMER_BEGUN = re.compile(r"(?: to=[^\s<>|]+\s*)?<\|message\|>")
+GLIMMER_PIECES = [
+    "<|start|>", "<|message|>", "<|eom|>", "<|eot|>", "<atem:function_calls>", "assistant", "user",
+    " to=self", " to=user", " to=get_time", " to=", "to=self", " ", "\n", "So", "<|", "x",
+]  # fmt: skip
+
+
+def glimmer_text(answer: str) -> str:
+    """Return an answer without calls and without the tags of its messages."""
+    begun = GLIMMER_BEGUN.match(answer)
+    return GLIMMER_TAGS.sub("", answer[begun.end() if begun else 0 :])
+
+
+@given(st.lists(st.sampled_from(GLIMMER_PIECES), max_size=12).map("".join), CUTS, st.booleans())
+@example(" to=self<|eom|>Hello<|message|>", [], False)
+@example("<|start|>assistant to=Hello<|start|>to=user<|message|>", [], False)
+@settings(max_examples=400, deadline=None)
+def test_all_text_of_glimmer_but_whole_headers_and_ends_is_said_or_thought(
+    answer: str, cuts: list[int], tools: bool
+) -> None:
+    parser = AnswerParser(reading("glimmer", tools=TOOLS if tools else []))
+    parts = [part for piece in cut(answer, cuts) for part in parser.feed(piece)] + parser.flush()
+    assert "".join(part.text for part in parts) == glimmer_text(answer)
 
 
 @pytest.mark.slow

@@ -18,7 +18,8 @@ _ENDS: Final = ("<|eom|>", "<|eot|>")
 _TO: Final = " to="
 _USER: Final = f"{_TO}user{_MESSAGE}"
 
-_HEADER: Final = re.compile(rf"(?:{re.escape(_START)})?\s*(?:assistant)?\s*(?:to=(\S+))?\s*")
+# A recipient with tags would swallow the text of other messages.
+_HEADER: Final = re.compile(rf"(?:{re.escape(_START)})?\s*(?:assistant)?\s*(?:to=([^\s<>|]+))?\s*")
 
 #: Characters of a header.
 _MAX_HEADER: Final = 512
