@@ -37,6 +37,7 @@ class Architecture:
     add_bos: bool | None = None  # default of `add_bos_token`; None: depends on the type of vocabulary
     strips_before_mask: bool = False  # the mask token removes the whitespace before it
     templates: tuple[DefaultTemplate, ...] = ()  # for files without one; the first that fits is used
+    told_by_end: bool = True  # whether its end of turn tells a default template of another architecture
     answers: str = ""  # family of answers, if templates do not show it
     transcribes: bool = False  # whether it writes what an audio tower in the same file hears
     assists: bool = False  # whether it only drafts for another model, whose states it reads
@@ -303,7 +304,12 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         add_bos=True,
     ),
     "jais": Architecture(model="jais:Jais", converters=("remote_code",)),
-    "jais2": Architecture(model="nemotron:Nemotron", converters=("small_lineages",), rows="published"),
+    "jais2": Architecture(
+        model="nemotron:Nemotron",
+        converters=("small_lineages",),
+        rows="published",
+        told_by_end=False,  # its conversations end turns as Llama 3's do, and have the role "ai"
+    ),
     "jamba": Architecture(model="jamba:Jamba", converters=("mamba",)),
     "jina-bert-v2": Architecture(model="jina_bert_v2:JinaBertV2", converters=("bert",)),
     "jina-bert-v3": Architecture(

@@ -144,6 +144,11 @@ def test_every_architecture_that_chats_has_a_default() -> None:
         assert bool(template) == (architecture not in NO_CHAT), architecture
 
 
+def test_jais2_has_no_template_although_its_turns_end_as_llama3s() -> None:
+    assert default_template("jais2", {"<|eot_id|>"}) == ""
+    assert "start_header_id" in default_template("nemotron", {"<|eot_id|>"})
+
+
 @pytest.mark.parametrize("name", sorted(RENDERERS))
 def test_every_renderer_writes_whole_conversations(name: str) -> None:
     form = JinjaFormat(rendered_by(name), TOKENS)

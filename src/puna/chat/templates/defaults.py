@@ -66,7 +66,7 @@ _LLAMA: Final = (
     DefaultTemplate("llama3", "<|eot_id|>"),
 )
 
-#: For any architecture: a model with this end of turn was trained on conversations of that form.
+#: For most architectures: a model with this end of turn was trained on conversations of that form.
 _BY_END: Final = (_CHATML, *_LLAMA, _GEMMA, _DEEPSEEK, DefaultTemplate("mistral", "</s>", "[SYSTEM_PROMPT]"))
 
 #: Tokens that tell models of one architecture apart.
@@ -86,7 +86,8 @@ def default_template(architecture: str, ends: Collection[str], tokens: Collectio
 
     `ends` are the tokens that end the model's answers, and `tokens` the `TELLING_TOKENS` in its vocabulary.
     """
-    for one in (*ARCHITECTURES.get(architecture, UNKNOWN).templates, *_BY_END):
+    record = ARCHITECTURES.get(architecture, UNKNOWN)
+    for one in (*record.templates, *(_BY_END if record.told_by_end else ())):
         if (not one.end or one.end in ends) and (not one.token or one.token in tokens):
             return _text(one.name)
     return ""
