@@ -8,18 +8,16 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import gguf
 import numpy as np
 from memory_report import COLUMNS, REPORT, Need, Run
-from models import MIXES, kind_of
+from models import tensors_of
 from shapes import SHAPES, Floats, Shape, gemma3, gpt_oss, llama, qwen3, qwen3moe
 
-from puna.gguf import GGMLType, open_gguf
+from puna.gguf import open_gguf
 from puna.model.load import forecast_for
 
 BATCH = 512
@@ -65,39 +63,6 @@ PUBLISHED = (
 )
 
 
-@dataclass
-class _Kinds:
-    """The types of a file's tensors, as llama.cpp's quantiser chooses them."""
-
-    shape: Shape
-    mix: str
-    _seen: Counter[str] = field(default_factory=Counter)
-
-    def tensors(self) -> Iterator[tuple[str, tuple[int, ...], GGMLType]]:
-        shape, mix = self.shape, MIXES[self.mix]
-        table = (shape.vocab, shape.hidden)
-        yield "token_embd.weight", table, self._fitting(table, mix.most if shape.untied else mix.head)
-        yield "output_norm.weight", (shape.hidden,), GGMLType.F32
-        if shape.untied:
-            yield "output.weight", table, self._fitting(table, mix.head)
-        having = Counter(tensor for tensors in shape.layers for tensor in tensors)
-        for layer, tensors in enumerate(shape.layers):
-            for tensor, of in tensors.items():
-                name = f"blk.{layer}.{tensor}"
-                if isinstance(of, Floats):
-                    yield name, of.shape, GGMLType.F32
-                else:
-                    kind = kind_of(tensor, self.mix, self._seen[tensor], having[tensor])
-                    if self.mix == "mxfp4" and "_exps" not in tensor:
-                        kind = GGMLType.Q8_0  # only experts are published in MXFP4
-                    yield name, of, self._fitting(of, kind)
-                self._seen[tensor] += 1
-
-    @staticmethod
-    def _fitting(shape: tuple[int, ...], kind: GGMLType) -> GGMLType:
-        return GGMLType.Q8_0 if shape[-1] % kind.block_size else kind
-
-
 def write_header(path: Path, shape: Shape, mix: str) -> int:
     """Write a GGUF file with a hole in the place of its weights; return how many bytes they would have."""
     writer = gguf.GGUFWriter(path, shape.architecture)
@@ -118,7 +83,8 @@ def write_header(path: Path, shape: Shape, mix: str) -> int:
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list([f"token{i}" for i in range(shape.vocab)])
     size = 0
-    for name, dimensions, kind in _Kinds(shape, mix).tensors():
+    for name, of, kind in tensors_of(shape, mix):
+        dimensions = of.shape if isinstance(of, Floats) else of
         nbytes = kind.nbytes(math.prod(dimensions))
         writer.add_tensor_info(
             name, dimensions, np.dtype(np.float32), nbytes, gguf.GGMLQuantizationType(kind)

@@ -7,12 +7,12 @@ output of such a model is meaningless, but its speed is that of the real one.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from shapes import SHAPES, Floats
+from shapes import SHAPES, Floats, Shape
 from towers import TOWERS
 
 from puna.gguf import FileType, GGMLType, GGUFWriter
@@ -70,6 +70,35 @@ def kind_of(tensor: str, mix: str, layer: int, layers: int) -> GGMLType:
     return MIXES[mix].better if more else MIXES[mix].most
 
 
+def tensors_of(shape: Shape, mix: str) -> Iterator[tuple[str, Floats | tuple[int, ...], GGMLType]]:
+    """Yield the name, the shape and the type of each tensor that a file of `shape` has in `mix`.
+
+    Q8_0 replaces a type whose blocks a matrix's rows do not fill, and MXFP4 beside experts, as published.
+    """
+
+    def fitting(of: tuple[int, ...], kind: GGMLType) -> GGMLType:
+        return Q8_0 if of[-1] % kind.block_size else kind
+
+    table, chosen = (shape.vocab, shape.hidden), MIXES[mix]
+    yield "token_embd.weight", table, fitting(table, chosen.most if shape.untied else chosen.head)
+    yield "output_norm.weight", Floats((shape.hidden,)), GGMLType.F32
+    if shape.untied:
+        yield "output.weight", table, fitting(table, chosen.head)
+    having = Counter(tensor for tensors in shape.layers for tensor in tensors)
+    mixture = any("_exps" in tensor for tensor in having)
+    seen: Counter[str] = Counter()
+    for layer, tensors in enumerate(shape.layers):
+        for tensor, of in tensors.items():
+            name = f"blk.{layer}.{tensor}"
+            if isinstance(of, Floats):
+                yield name, of, GGMLType.F32
+            else:
+                kind = kind_of(tensor, mix, seen[tensor], having[tensor])
+                beside = mixture and "_exps" not in tensor and kind is MXFP4
+                yield name, of, Q8_0 if beside else fitting(of, kind)
+            seen[tensor] += 1
+
+
 def random_model(name: str, mix: str) -> Path:
     """Return the GGUF file of shape `name` quantised as `mix`, created on first use."""
     path = MODELS / f"random-{name}-{mix}.gguf"
@@ -87,19 +116,11 @@ def random_model(name: str, mix: str) -> Path:
     for key, value in shape.keys.items():
         writer.add(key, value)
     _add_vocabulary(writer, shape.vocab, shape.control)
-    embedding = (shape.vocab, shape.hidden)
-    _add(writer, dice, "token_embd.weight", embedding, MIXES[mix].head)
-    writer.add_tensor("output_norm.weight", np.ones(shape.hidden, np.float32))
-    having = Counter(tensor for tensors in shape.layers for tensor in tensors)
-    seen: Counter[str] = Counter()
-    for layer, tensors in enumerate(shape.layers):
-        for tensor, of in tensors.items():
-            full = f"blk.{layer}.{tensor}"
-            if isinstance(of, Floats):
-                writer.add_tensor(full, random_floats(dice, of))
-            else:
-                _add(writer, dice, full, of, kind_of(tensor, mix, seen[tensor], having[tensor]))
-            seen[tensor] += 1
+    for tensor, of, kind in tensors_of(shape, mix):
+        if isinstance(of, Floats):
+            writer.add_tensor(tensor, random_floats(dice, of))
+        else:
+            _add(writer, dice, tensor, of, kind)
     writer.write()
     return path
 
@@ -142,8 +163,6 @@ def random_floats(dice: np.random.Generator, of: Floats) -> np.ndarray:
 def _add(
     writer: GGUFWriter, dice: np.random.Generator, name: str, shape: tuple[int, ...], kind: GGMLType
 ) -> None:
-    if shape[-1] % kind.block_size:
-        kind = Q8_0
     blocks = random_blocks(dice, kind, int(np.prod(shape)), 0.5 / shape[-1] ** 0.5)
     writer.add_raw_tensor(name, blocks, shape, kind)
 
