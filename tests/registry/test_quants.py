@@ -75,3 +75,14 @@ def test_missing_quantisation_is_reported_with_those_available() -> None:
         choose(PLAIN, "Q9_X", "hf.co/a/b")
     with pytest.raises(RegistryError, match="has no GGUF model"):
         choose(listing("model.safetensors", "mmproj-F16.gguf"), "latest", "hf.co/a/b")
+
+
+def test_a_file_that_drafts_for_another_is_chosen_only_by_name() -> None:
+    files = listing("model-Q4_K_M.gguf", "eagle3-model-Q8_0.gguf", "mmproj-F16.gguf")
+    assert [part.path for part in choose(files, "latest", "hf.co/a/b").parts] == ["model-Q4_K_M.gguf"]
+    with pytest.raises(RegistryError, match="has no 'Q8_0'; it has Q4_K_M"):
+        choose(files, "Q8_0", "hf.co/a/b")
+    named = choose(files, "eagle3-model-Q8_0", "hf.co/a/b")
+    assert ([part.path for part in named.parts], named.projector) == (["eagle3-model-Q8_0.gguf"], None)
+    alone = choose(listing("eagle3-model-Q8_0.gguf"), "latest", "hf.co/a/b")
+    assert [part.path for part in alone.parts] == ["eagle3-model-Q8_0.gguf"]

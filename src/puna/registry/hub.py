@@ -31,8 +31,10 @@ from puna.store.names import HUB_HOSTS, ModelName
 #: Quantisations for a name without a tag, best first.
 _PREFERRED = ("Q4_K_M", "Q4_K_S", "Q4_K_XL", "Q4_0", "MXFP4", "MXFP4_MOE", "Q5_K_M", "Q6_K", "Q8_0", "Q3_K_M")
 _PREFERRED_PROJECTORS = ("F16", "FP16", "BF16", "Q8_0", "F32")
-#: GGUF files that are no models: projectors, importance matrices and drafters.
-_NO_MODEL = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
+#: GGUF files that are no models: projectors and importance matrices.
+_NO_MODEL = ("mmproj", "imatrix")
+#: GGUF files that only draft for the model beside them.
+_DRAFTERS = ("mtp-", "eagle3-", "dflash-", "dspark-")
 _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})")
 _LABEL = re.compile(
     r"(?:^|[-._])((?:I?Q|TQ)\d[A-Z0-9_]*|BF16|FP?16|FP?32|FP8|MXFP4(?:_MOE)?|NVFP4)$", re.IGNORECASE
@@ -83,18 +85,26 @@ class ModelFiles:
 def choose(files: Iterable[RepositoryFile], tag: str, where: str) -> ModelFiles:
     """Choose the files that `tag` names: a quantisation, a file name, or the best (`latest`).
 
-    Raises RegistryError, naming `where`, if there is no such file or a part of it is missing.
+    A file that drafts for another is chosen only by its name, or where there are no others. Raises
+    RegistryError, naming `where`, if there is no such file or a part of it is missing.
     """
     found = [file for file in files if file.path.endswith(".gguf")]
-    models = [file for file in found if not any(word in file.stem.lower() for word in _NO_MODEL)]
+    models = [file for file in found if not _has(file.stem, _NO_MODEL)]
     if not models:
         raise RegistryError(f"{where} has no GGUF model; look for a repository that does (often -GGUF)")
+    drafters = [file for file in models if _has(file.stem, _DRAFTERS)]
+    drafts = len(drafters) == len(models) or _has(tag, _DRAFTERS)
+    models = drafters if drafts else [file for file in models if file not in drafters]
     first = _chosen(models, tag)
     if first is None:
         labels = sorted({file.label or file.stem for file in models})
         named = ", ".join(labels[:_MAX_NAMED]) + (", ..." if len(labels) > _MAX_NAMED else "")
         raise RegistryError(f"{where} has no '{tag}'; it has {named}")
-    return ModelFiles(_parts(models, first, where), _projector(found, first))
+    return ModelFiles(_parts(models, first, where), None if drafts else _projector(found, first))
+
+
+def _has(name: str, words: Sequence[str]) -> bool:
+    return any(word in name.lower() for word in words)
 
 
 def _chosen(models: Sequence[RepositoryFile], tag: str) -> RepositoryFile | None:
@@ -104,7 +114,7 @@ def _chosen(models: Sequence[RepositoryFile], tag: str) -> RepositoryFile | None
         for label in _PREFERRED:
             if found := next((file for file in order if file.label == label), None):
                 return found
-        return order[0]
+        return order[0] if order else None
     wanted = tag.lower().removesuffix(".gguf")
     exact = [
         file
