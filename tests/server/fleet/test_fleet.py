@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from puna.errors import InsufficientMemoryError, RunnerError
-from puna.protocol import Load, Loaded, Pong
+from puna.protocol import Load, Loaded, Pong, Priority
 from puna.runner.client import Tally
 from puna.server.fleet.fleet import Fleet
 from puna.server.fleet.resident import Launcher, LoadPlan
@@ -115,9 +115,14 @@ def with_fleet(use: Callable[[Fleet, FakeLauncher], Awaitable[None]], **settings
 
 
 async def ask(
-    fleet: Fleet, name: str, keep_alive_s: float | None = None, plan: LoadPlan = PLAN, client: str = ""
+    fleet: Fleet,
+    name: str,
+    keep_alive_s: float | None = None,
+    plan: LoadPlan = PLAN,
+    client: str = "",
+    priority: Priority = "interactive",
 ) -> None:
-    async with fleet.use(model(name), plan, keep_alive_s, client=client) as runner:
+    async with fleet.use(model(name), plan, keep_alive_s, client=client, priority=priority) as runner:
         assert runner.alive
         await asyncio.sleep(0)
 
@@ -290,6 +295,16 @@ def test_client_loading_many_models_does_not_delay_another(name: str) -> None:
         order = [runner.path for runner in launcher.launched]
         assert order.index(name) <= 2
         assert len(order) == 10 + (name == "another")
+
+    with_fleet(use, max_loaded=20)
+
+
+def test_loads_of_batch_requests_come_after_those_that_interactive_ones_wait_for() -> None:
+    async def use(fleet: Fleet, launcher: FakeLauncher) -> None:
+        batch = [ask(fleet, f"b{number}", client=f"{number}", priority="batch") for number in range(4)]
+        # The other client waits for more loads than those, one of which is theirs, too.
+        await asyncio.gather(*batch, *(ask(fleet, name, client="one") for name in ("a0", "b3", "a1")))
+        assert [runner.path for runner in launcher.launched] == ["b0", "b3", "a0", "a1", "b1", "b2"]
 
     with_fleet(use, max_loaded=20)
 

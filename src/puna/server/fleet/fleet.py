@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 
 from puna.errors import CrashLoopError, InsufficientMemoryError, RunnerError
+from puna.protocol import Priority
 from puna.runner.client import ProgressCallback
 from puna.server.fleet.events import (
     ModelEvents,
@@ -66,6 +67,7 @@ class Fleet:
         keep_alive_s: float | None = None,
         *,
         client: str = "",
+        priority: Priority = "interactive",
         on_progress: ProgressCallback | None = None,
         give_way: Callable[[], object] | None = None,
     ) -> AsyncIterator[Runner]:
@@ -78,7 +80,7 @@ class Fleet:
         """
         self._queue.enter(client)
         try:
-            entry = await self._acquire(model, plan, keep_alive_s, client, on_progress)
+            entry = await self._acquire(model, plan, keep_alive_s, client, priority, on_progress)
         except BaseException:
             self._queue.leave(client)
             raise
@@ -143,6 +145,7 @@ class Fleet:
         plan: LoadPlan,
         keep_alive_s: float | None,
         client: str,
+        priority: Priority,
         on_progress: ProgressCallback | None,
     ) -> ResidentModel:
         path = str(model.runnable_path())
@@ -155,7 +158,7 @@ class Fleet:
             fresh = entry is None or not entry.ready or not entry.serves(plan)
             if entry is None or fresh:
                 self._queue.check(client, self._waiting())
-                entry = await self._wait_for_load(model, path, plan, client, on_progress)
+                entry = await self._wait_for_load(model, path, plan, client, priority, on_progress)
             else:
                 if entry.full:
                     self._queue.check(client, self._waiting() + 1)
@@ -209,7 +212,13 @@ class Fleet:
         return True
 
     async def _wait_for_load(
-        self, model: StoredModel, path: str, plan: LoadPlan, client: str, on_progress: ProgressCallback | None
+        self,
+        model: StoredModel,
+        path: str,
+        plan: LoadPlan,
+        client: str,
+        priority: Priority,
+        on_progress: ProgressCallback | None,
     ) -> ResidentModel:
         """Return the model loaded by one task for all waiting requests, with one more user: the caller."""
         refusal = self._crashes.refusal(path, time.monotonic())
@@ -222,7 +231,7 @@ class Fleet:
             load.task = asyncio.create_task(self._load(load, model, path, plan))
         if on_progress is not None:
             load.report_to(on_progress)
-        self._load_turns.join(load, client)
+        self._load_turns.join(load, client, priority)
         try:
             entry = await asyncio.shield(load.task)
             entry.users += 1
@@ -233,7 +242,7 @@ class Fleet:
                 raise RunnerError(_LEAVING) from None
             raise
         finally:
-            self._load_turns.leave(load, client)
+            self._load_turns.leave(load, client, priority)
             if load.waiters == 0:
                 if self._loads.get(key) is load:
                     del self._loads[key]

@@ -1,4 +1,8 @@
-"""Loads that requests wait for: one at a time, clients taking turns, with pauses after crashes in a row."""
+"""Loads that requests wait for: one at a time, clients taking turns, with pauses after crashes in a row.
+
+Two at a time would each be promised memory that the other takes. A load that interactive requests wait for is
+never after one that only batch requests wait for, except one that has begun.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from puna.errors import RunnerError, ServerBusyError
+from puna.protocol import Priority
 from puna.runner.client import ProgressCallback
 from puna.server.fleet.resident import ResidentModel, Runner
 from puna.turns import ClientRotation, Turn
@@ -132,6 +137,7 @@ class Loading:
     def __init__(self, name: str) -> None:
         self.name = name  # of the model, for display
         self.requests: Counter[str] = Counter()  # by client
+        self.interactive = 0  # of these requests
         self.turns: dict[str, Turn] = {}  # by client
         self._callbacks: list[ProgressCallback] = []
 
@@ -151,7 +157,8 @@ class Loading:
 class Loads:
     """The order of loads: clients take turns, so that one with many models does not delay the others.
 
-    A load that several clients wait for has the earliest of their turns.
+    Loads for interactive requests come first. A load that several clients wait for has the earliest of their
+    turns.
     """
 
     def __init__(self) -> None:
@@ -160,16 +167,18 @@ class Loads:
         self._waiting: dict[Loading, asyncio.Future[None]] = {}
         self._busy = False
 
-    def join(self, load: Loading, client: str) -> None:
+    def join(self, load: Loading, client: str, priority: Priority) -> None:
         """Add a request of `client` that waits for `load`."""
         if client not in load.turns:
             load.turns[client] = self._turns.take(client)
             self._wanted[client] += 1
         load.requests[client] += 1
+        load.interactive += priority == "interactive"
 
-    def leave(self, load: Loading, client: str) -> None:
+    def leave(self, load: Loading, client: str, priority: Priority) -> None:
         """Remove a request of `client` that no longer waits, whether or not the model is loaded."""
         load.requests[client] -= 1
+        load.interactive -= priority == "interactive"
         if load.requests[client] == 0:
             del load.turns[client]
             self._wanted[client] -= 1
@@ -201,7 +210,7 @@ class Loads:
         wanted = [load for load, called in self._waiting.items() if load.turns and not called.done()]
         self._busy = bool(wanted)
         if wanted:
-            load = min(wanted, key=lambda one: min(one.turns.values()))
+            load = min(wanted, key=lambda one: (not one.interactive, min(one.turns.values())))
             self._waiting.pop(load).set_result(None)
 
 

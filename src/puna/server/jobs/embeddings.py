@@ -65,7 +65,7 @@ async def embed(backend: Service, order: LoadRequest, request: Embed) -> Vectors
     ):
         async with contextlib.AsyncExitStack() as held:
             with running.waiting():
-                runner = await held.enter_async_context(backend.runner(order))
+                runner = await held.enter_async_context(backend.runner(order, priority=request.priority))
             observation.loaded()
             running.loaded()
             loaded_ns = time.perf_counter_ns()

@@ -15,7 +15,17 @@ from msgspec.structs import replace
 from puna.chat.templates.model_facts import projector_for
 from puna.errors import ModelNotFoundError, RequestError, TemplateError
 from puna.options import Options
-from puna.protocol import Chunk, Detokenized, Done, Evaluated, Generate, Prompted, Scored, TokenLogprob
+from puna.protocol import (
+    Chunk,
+    Detokenized,
+    Done,
+    Evaluated,
+    Generate,
+    Priority,
+    Prompted,
+    Scored,
+    TokenLogprob,
+)
 from puna.runner.client import ProgressCallback
 from puna.server.fleet.fleet import Fleet
 from puna.server.fleet.resident import LoadPlan, Runner
@@ -217,7 +227,10 @@ class Service:
 
     @contextlib.asynccontextmanager
     async def runner(
-        self, order: LoadRequest, on_progress: ProgressCallback | None = None
+        self,
+        order: LoadRequest,
+        on_progress: ProgressCallback | None = None,
+        priority: Priority = "interactive",
     ) -> AsyncIterator[Runner]:
         """Hold the runner of the model in `order` while the context is open.
 
@@ -229,6 +242,7 @@ class Service:
             plan,
             keep_s,
             client=order.client,
+            priority=priority,
             on_progress=on_progress,
             give_way=order.give_way,
         ) as runner:
@@ -287,7 +301,10 @@ class Service:
         ):
             async with contextlib.AsyncExitStack() as held:
                 lease = RunnerLease(
-                    lambda on_progress: self.runner(order, on_progress), held, running, order.arrived_ns
+                    lambda on_progress: self.runner(order, on_progress, requests[0].priority),
+                    held,
+                    running,
+                    order.arrived_ns,
                 )
                 if requests[0].progress:
                     async with contextlib.aclosing(lease.steps()) as steps:

@@ -55,7 +55,7 @@ async def transcribe(
         del file, samples  # which may be large
         async with contextlib.AsyncExitStack() as held:
             with running.waiting():
-                runner = await held.enter_async_context(backend.runner(order))
+                runner = await held.enter_async_context(backend.runner(order, priority=request.priority))
             observation.loaded()
             running.loaded()
             events = await held.enter_async_context(contextlib.aclosing(runner.transcribe(request)))
