@@ -85,7 +85,8 @@ class Call:
 
     def seen(self, row: int) -> list[int]:
         start = int(self.starts[row])
-        return [int(cell) for cell in self.cells[start : start + int(self.counts[row])]]
+        cells: list[int] = self.cells[start : start + int(self.counts[row])].tolist()
+        return cells
 
     def scores(self, row: int) -> Tensor:
         """Return each head's exact score of each block that a row sees: [heads, blocks]."""
@@ -103,7 +104,8 @@ class Call:
                 continue
             scores = self.scores(row)
             for head, found in enumerate(of_heads):
-                numbers = [i for i, block in enumerate(blocks) if block[0] in found]
+                cells = set(found)
+                numbers = [i for i, block in enumerate(blocks) if block[0] in cells]
                 assert found == [cell for number in numbers for cell in blocks[number]]
                 assert len(numbers) == self.most
                 last = len(blocks) - self.local
