@@ -44,7 +44,8 @@ class Terminal:
         self.program_end = program_end
         self.process = commands.start(
             *arguments,
-            env=shell.env | {"TERM": "xterm-256color"},
+            # Told where the cursor is, the editor draws its empty line again, which looks like the next one.
+            env=shell.env | {"TERM": "xterm-256color", "PROMPT_TOOLKIT_NO_CPR": "1"},
             streams=(program_end, program_end, program_end if stderr is None else stderr),
             at_terminal=True,
         )
@@ -65,10 +66,7 @@ class Terminal:
                         f"{text!r} did not come, only {self.shown[-2000:]!r}; {self._where()}"
                     )
             else:
-                data = os.read(self._end, 65536).decode("utf-8", "replace")
-                self.shown += data
-                if "\x1b[6n" in data:  # the editor asks where the cursor is
-                    self.type("\x1b[1;1R")
+                self.shown += os.read(self._end, 65536).decode("utf-8", "replace")
         before, _, self.shown = self.shown.partition(text)
         return before
 
