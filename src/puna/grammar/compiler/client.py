@@ -384,7 +384,7 @@ class RemoteConstraint:
             except PunaError as error:
                 self._error = error
                 return
-            self._ask(Begin(), "followed", "mask")
+            self._ask(Begin(FOLLOW_S), "followed", "mask")
         if drafts and self._state.answering:
             self._drafts.extend(drafts)
             self._ask(LookAhead(drafts), "rows")

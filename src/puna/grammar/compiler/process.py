@@ -22,7 +22,6 @@ from puna.gguf import open_gguf
 from puna.grammar.compiled import Grammars
 from puna.grammar.compiler.protocol import (
     COMPILE_S,
-    FOLLOW_S,
     MEMORY_BYTES,
     QUICK_S,
     Begin,
@@ -68,7 +67,7 @@ class _Process:
         self._connection = connection
         self._grammars: Grammars | None = None
         self._constraint: Constraint | None = None
-        self._seconds = FOLLOW_S  # left for an answer
+        self._seconds = 0.0  # left for an answer
         self._address_space = 0
         self._forks: dict[int, tuple[int, socket.socket]] = {}  # by process id
         signal.signal(signal.SIGCHLD, lambda *_: self._report(os.WNOHANG))
@@ -158,7 +157,8 @@ class _Process:
                     before = private_bytes()
                     self._compile(pickle.loads(task))
                 yield Compiled(max(private_bytes() - before, 0))
-            case Begin():
+            case Begin(seconds=seconds):
+                self._seconds = seconds
                 yield self._within(lambda: self._followed(True))
                 yield self._masks(self._of_next)
             case Follow(token=token, mask=mask, instead=instead):

@@ -86,7 +86,9 @@ class Compile(_Message, frozen=True):
 
 
 class Begin(_Message, frozen=True):
-    """Begin an answer. Answered by `Followed` and `Masks`."""
+    """Begin an answer that may take `seconds` of processor time. Answered by `Followed` and `Masks`."""
+
+    seconds: float
 
 
 class Follow(_Message, frozen=True):
