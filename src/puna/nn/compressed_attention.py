@@ -6,13 +6,13 @@ So what a head has read is rotated like its keys, and is rotated back by the pos
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Protocol, Self
 
 from puna.batch import BatchArrays
 from puna.kvcache.cache import Cache, KVView, LayerCache
 from puna.kvcache.compressed import CompressedLayer
 from puna.nn.attention import attend
+from puna.nn.indexer import Choice, narrowed
 from puna.nn.latent_attention import HeadLinear
 from puna.nn.layers import Linear, RMSNorm, Values, linear_many, unit_norm
 from puna.nn.module import Module, WeightSource, part, weight
@@ -157,9 +157,7 @@ class EntryIndexer(Module):
     head_weights: Linear = weight("indexer.proj", "indexer_heads", "hidden_size")
     compressor: IndexerCompressor = part()
 
-    def choose(
-        self, seen: KVView, hidden: Array, vector: Array, positions: Array
-    ) -> tuple[Array, Array, Array]:
+    def choose(self, seen: KVView, hidden: Array, vector: Array, positions: Array) -> Choice:
         """Choose entries for each row of `hidden` [rows, hidden] by the queries made from `vector`."""
         o, ops = self.options, self.ops
         query = self.query(vector).reshape(len(hidden), o.indexer_heads, o.indexer_dim)
@@ -238,12 +236,11 @@ class HeavilyCompressedAttention(SharedKeyAttention):
         entries = kept.entries()
         return self.beside_window(kept, (entries.cells, entries.starts, entries.counts), kept.most_entries)
 
-    def beside_window(self, kept: CompressedLayer, entries: tuple[Array, Array, Array], most: int) -> KVView:
+    def beside_window(self, kept: CompressedLayer, entries: Choice, most: int) -> KVView:
         """Return the view of lists of at most `most` entries, each followed by its row's window."""
         own = kept.view()
         window = own.cells, own.starts, own.counts
-        cells, starts, counts = self.ops.join_lists(entries, window, most + self.options.window)
-        return replace(own, cells=cells, starts=starts, counts=counts)
+        return narrowed(own, self.ops.join_lists(entries, window, most + self.options.window))
 
 
 class SparselyCompressedAttention(HeavilyCompressedAttention):

@@ -8,11 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import TYPE_CHECKING, ClassVar
 
-from puna.gguf.metadata import check_extent, flags, invalid, required
+from puna.gguf.metadata import required
 from puna.kvcache.storage import KVShape
+from puna.model.indexers import (
+    check_indexer,
+    check_rotated,
+    lenders_of,
+    read_indexer,
+    stated_choosers,
+    within_context,
+)
 from puna.model.layer_cache import ChosenBy, Everything
 from puna.model.models.deepseek2 import DeepSeek2, LatentLayerOptions
 from puna.model.options import LayerOptions, TextOptions
@@ -75,23 +82,13 @@ class DeepSeek32(DeepSeek2):
     def read_options(cls, file: GGUFFile) -> TextOptions:
         options = super().read_options(file).without_heads()
         required(file, "attention.q_lora_rank")  # the indexer's queries are made from the same vector
-        heads = required(file, "attention.indexer.head_count")
-        dim = required(file, "attention.indexer.key_length")
-        most = required(file, "attention.indexer.top_k")
-        most = min(most, required(file, "context_length", most))
-        rope_dim = required(file, "rope.dimension_count")
-        if rope_dim > dim:
-            complaint = f"is {rope_dim}, more than the {dim} numbers of an indexer's key"
-            raise invalid(file, "rope.dimension_count", complaint)
-        choosing = cls.choosing_layers(file, options.block_count)
-        own_numbers = (index if chooses else 0 for index, chooses in enumerate(choosing))
-        lenders = list(accumulate(own_numbers, max))
+        heads, dim = read_indexer(file)
+        most = within_context(file, required(file, "attention.indexer.top_k"))
+        check_rotated(file, required(file, "rope.dimension_count"), dim)
+        lenders = lenders_of(cls.choosing_layers(file, options.block_count))
 
         def own(index: int, layer: LayerOptions) -> LayerOptions:
-            key_length = {"attention.indexer.key_length": dim}
-            check_extent(file, f"blk.{index}.indexer.k_norm.weight", 0, key_length)
-            queries = {"attention.indexer.head_count": heads, **key_length}
-            check_extent(file, f"blk.{index}.indexer.attn_q_b.weight", 0, queries)
+            check_indexer(file, index, heads, dim)
             lender = lenders[index]
             remembers = Everything() if lender == index else ChosenBy(lender)
             return IndexedLayerOptions(
@@ -113,11 +110,7 @@ class GlmDsa(DeepSeek32):
 
     @classmethod
     def choosing_layers(cls, file: GGUFFile, layers: int) -> tuple[bool, ...]:
-        key = "attention.indexer.types"
-        if file.get(key) is None:
-            shares = required(file, "context_length", 1) >= _CONTEXT_OF_SHARING
-            return tuple(not shares or i < 2 or i % 4 == 2 for i in range(layers))
-        found = flags(file, key, layers)
-        if not found[0]:
-            raise invalid(file, key, "has no indexer for the first layer, which has no other's choice to use")
-        return found
+        if (stated := stated_choosers(file, layers)) is not None:
+            return stated
+        shares = required(file, "context_length", 1) >= _CONTEXT_OF_SHARING
+        return tuple(not shares or i < 2 or i % 4 == 2 for i in range(layers))

@@ -15,9 +15,10 @@ import numpy as np
 
 from puna.batch import BatchArrays
 from puna.errors import ModelError, shown
-from puna.gguf.metadata import check_extent, invalid, limits, missing, positive, required, scalar
+from puna.gguf.metadata import check_extent, first_of, invalid, limits, missing, positive, required, scalar
 from puna.kvcache.cache import Cache, Shift
 from puna.kvcache.storage import KVShape
+from puna.model.indexers import check_indexer, check_rotated, read_indexer
 from puna.model.layer_cache import Window, WindowAndEntries
 from puna.model.options import LayerOptions, TextDefaults, TextOptions
 from puna.model.rope import RopeOptions
@@ -32,8 +33,7 @@ from puna.nn.compressed_attention import (
     SharedKeyAttention,
     SparselyCompressedAttention,
 )
-from puna.nn.experts import LimitedExperts, SelectionBias, SharedExpert
-from puna.nn.feed_forward import at_most, clamp
+from puna.nn.experts import LimitedExperts, LimitedSharedExpert, SelectionBias
 from puna.nn.hyper_connections import MixedFeedForwardConnection, MixedMixerConnection
 from puna.nn.layers import RMSNorm, Unused
 from puna.nn.module import Module, WeightSource, blocks, part, weight
@@ -43,7 +43,7 @@ from puna.ops.backend import list_width
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
 
-#: Positions of a group in layers whose groups overlap, and which choose entries.
+#: Positions of a group in the layers whose groups overlap and whose entries are chosen.
 _OVERLAPPING = 4
 
 
@@ -53,21 +53,21 @@ class DeepSeek4LayerOptions(LayerOptions):
 
     rotation: RopeOptions  # of the end of each head
     vocab_size: int
-    window: int
-    group_size: int
+    window: int  # positions
+    group_size: int  # positions that make an entry; 0: there are no entries
     query_rank: int
-    output_groups: int
+    output_groups: int  # of heads, each with a linear to `output_rank` values
     output_rank: int
     indexer_heads: int
     indexer_dim: int
-    most_chosen: int
-    most_entries: int
+    most_chosen: int  # entries that a position attends to, if they are chosen
+    most_entries: int  # of a sequence
     streams: int
     stream_eps: float
     stream_rounds: int
     by_token: bool  # whether a table has each token's experts
     expert_limit: float  # 0: none
-    shared_limit: float  # of the shared expert
+    shared_limit: float  # of the shared expert; 0: none
 
     @property
     def overlapping(self) -> bool:
@@ -127,7 +127,7 @@ def mixer_kind(options: DeepSeek4LayerOptions) -> type[SharedKeyAttention]:
 class ExpertTable:
     """The experts of each token: int32 [vocabulary, used].
 
-    Raises `ModelError` for those that do not exist.
+    Raises `ModelError` for experts that do not exist.
     """
 
     def __init__(self, experts: Array) -> None:
@@ -151,7 +151,7 @@ class RoutedExperts(LimitedExperts):
 
     options: DeepSeek4LayerOptions
     selection_bias: SelectionBias = weight("exp_probs_b", "expert_count")
-    #: For images, which are not carried.
+    #: For images, which are not supported.
     image_bias: Unused | None = weight("exp_probs_b_vl.bias", "expert_count", optional=True)
 
     def of_tokens(self, hidden: Array, tokens: Array) -> Array:
@@ -175,17 +175,6 @@ def routed_kind(options: DeepSeek4LayerOptions) -> type[RoutedExperts]:
     return TokenExperts if options.by_token else RoutedExperts
 
 
-class ClampedSharedExpert(SharedExpert):
-    """The expert applied to every token, limited like the others."""
-
-    options: DeepSeek4LayerOptions
-
-    def activated(self, gate: Array, up: Array) -> Array:
-        if most := self.options.shared_limit:
-            gate, up = at_most(self.ops, gate, most), clamp(self.ops, up, most)
-        return super().activated(gate, up)
-
-
 class Layer(Module):
     mixer_connection: MixedMixerConnection = part()
     mixer_norm: RMSNorm = weight("attn_norm", "hidden_size")
@@ -193,7 +182,7 @@ class Layer(Module):
     feed_forward_connection: MixedFeedForwardConnection = part()
     feed_forward_norm: RMSNorm = weight("ffn_norm", "hidden_size")
     routed: RoutedExperts = part(choose=routed_kind)
-    shared: ClampedSharedExpert = part()
+    shared: LimitedSharedExpert = part()
 
     def forward(
         self, streams: list[Array], batch: BatchArrays, cache: Cache, rope: Rope | None, rows: Array | None
@@ -224,18 +213,17 @@ class DeepSeek4(HyperConnectedDecoder):
         count, every = options.block_count, required(file, "block_count")
         ratios, hashed = _ratios(file, count), scalar(file, "hash_layer_count", 0)
         expert_limits = limits(file, "swiglu_clamp_exp", every)
-        shared_limits = expert_limits
-        if file.get("swiglu_clamp_shexp") is not None:
-            shared_limits = limits(file, "swiglu_clamp_shexp", every)
+        shared_limits = limits(file, first_of(file, "swiglu_clamp_shexp", "swiglu_clamp_exp"), every)
         context = required(file, "context_length", 131072)
+        indexer_heads, indexer_dim = read_indexer(file)
         values: dict[str, Any] = {
             "vocab_size": options.vocab_size,
             "window": required(file, "attention.sliding_window"),
             "query_rank": required(file, "attention.q_lora_rank"),
             "output_groups": required(file, "attention.output_group_count"),
             "output_rank": required(file, "attention.output_lora_rank"),
-            "indexer_heads": required(file, "attention.indexer.head_count"),
-            "indexer_dim": required(file, "attention.indexer.key_length"),
+            "indexer_heads": indexer_heads,
+            "indexer_dim": indexer_dim,
             "most_chosen": min(required(file, "attention.indexer.top_k"), context),
             "stream_rounds": read_rounds(file),
             **read_hyper_connections(file),
@@ -300,24 +288,13 @@ def _check(file: GGUFFile, index: int, layer: LayerOptions, ratio: int, values: 
         raise invalid(file, "attention.value_length", complaint)
     if layer.experts is None or not layer.experts.shared_size:
         raise invalid(file, "expert_count", "should be a number of experts in every layer, and a shared one")
-    groups, indexer = values["output_groups"], values["indexer_dim"]
-    if layer.heads % groups:
+    if layer.heads % (groups := values["output_groups"]):
         complaint = f"is {groups}, which does not divide {layer.heads} heads"
         raise invalid(file, "attention.output_group_count", complaint)
     assert layer.rope is not None
-    if layer.rope.dims > indexer:
-        complaint = f"is {layer.rope.dims}, more than the {indexer} numbers of an indexer's key"
-        raise invalid(file, "rope.dimension_count", complaint)
-    for tensor, sizes in (
-        ("attn_kv", {"attention.key_length": layer.head_dim}),
-        ("indexer_compressor_norm", {"attention.indexer.key_length": indexer}),
-        (
-            "indexer.attn_q_b",
-            {
-                "attention.indexer.head_count": values["indexer_heads"],
-                "attention.indexer.key_length": indexer,
-            },
-        ),
-        ("attn_compressor_ape", {"attention.compress_ratios": ratio}),
-    ):
-        check_extent(file, f"blk.{index}.{tensor}.weight", 0, sizes)
+    check_rotated(file, layer.rope.dims, values["indexer_dim"])
+    check_extent(file, f"blk.{index}.attn_kv.weight", 0, {"attention.key_length": layer.head_dim})
+    check_extent(file, f"blk.{index}.attn_compressor_ape.weight", 0, {"attention.compress_ratios": ratio})
+    check_indexer(
+        file, index, values["indexer_heads"], values["indexer_dim"], norm="indexer_compressor_norm"
+    )

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from operator import and_
 from typing import TYPE_CHECKING, ClassVar
 
 from puna.errors import UnsupportedModelError
 from puna.gguf.metadata import (
-    check_extent,
     first_of,
     flag,
     flags,
@@ -25,6 +24,7 @@ from puna.gguf.metadata import (
     scalar,
 )
 from puna.kvcache.storage import KVShape
+from puna.model.indexers import check_indexer, lenders_of, read_indexer, within_context
 from puna.model.layer_cache import ChosenBy, Everything, State, StateAnd
 from puna.model.models.kimi_linear import KimiLayerOptions, KimiLinear
 from puna.model.options import LayerOptions
@@ -141,8 +141,7 @@ class Glm5Next(HyperConnectedDecoder, KimiLinear):
         count, streams = required(file, "block_count"), read_hyper_connections(file)
         rounds = read_rounds(file)
         required(file, "attention.q_lora_rank")  # the indexer's queries are made from the same vector
-        heads = required(file, "attention.indexer.head_count")
-        dim = required(file, "attention.indexer.key_length")
+        heads, dim = read_indexer(file)
         group, most = _read_groups(file)
         eps = positive(file, "attention.layer_norm_epsilon", 1e-6)
         bound = number(file, "kda.gate_lower_bound", 0.0)
@@ -156,10 +155,7 @@ class Glm5Next(HyperConnectedDecoder, KimiLinear):
         def own(index: int, layer: LayerOptions) -> LayerOptions:
             remembers = layer.remembers
             if layer.kv_heads:
-                key_length = {"attention.indexer.key_length": dim}
-                check_extent(file, f"blk.{index}.indexer.k_norm.weight", 0, key_length)
-                queries = {"attention.indexer.head_count": heads, **key_length}
-                check_extent(file, f"blk.{index}.indexer.attn_q_b.weight", 0, queries)
+                check_indexer(file, index, heads, dim)
                 remembers = keeps if lenders[index] == index else ChosenBy(lenders[index])
             return Glm5NextLayerOptions(
                 **vars(layer) | {"remembers": remembers}, decay_bound=bound, indexer_heads=heads,
@@ -191,8 +187,7 @@ def _read_groups(file: GGUFFile) -> tuple[int, int]:
             f"{file.path}: '{file.architecture}.{prefix}.kpool_select_tail' is false: attention without the "
             "positions after the last group is not supported"
         )
-    context = required(file, "context_length", most)
-    return group, min(most, -(-context // group) * group)
+    return group, within_context(file, most, group)
 
 
 def _read_lenders(file: GGUFFile, attends: list[bool]) -> list[int]:
@@ -204,5 +199,4 @@ def _read_lenders(file: GGUFFile, attends: list[bool]) -> list[int]:
     if not chooses[attends.index(True)]:
         complaint = "has no indexer for the first layer with attention, which has no other's choice to use"
         raise invalid(file, key, complaint)
-    own = (i if each and has else 0 for i, (each, has) in enumerate(zip(attends, chooses, strict=True)))
-    return list(accumulate(own, max))
+    return lenders_of(map(and_, attends, chooses))

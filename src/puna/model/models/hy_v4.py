@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from puna.gguf.metadata import flags, invalid, limits, positive
+from puna.gguf.metadata import limits, positive
+from puna.model.indexers import stated_choosers
 from puna.model.layer_cache import ChosenBy
 from puna.model.models.deepseek32 import DeepSeek32, IndexedLayerOptions
 from puna.model.options import LayerOptions
@@ -90,10 +91,4 @@ class HyV4(HyperConnectedDecoder, DeepSeek32):
 
     @classmethod
     def choosing_layers(cls, file: GGUFFile, layers: int) -> tuple[bool, ...]:
-        key = "attention.indexer.types"
-        if file.get(key) is None:
-            return (True,) * layers
-        found = flags(file, key, layers)
-        if not found[0]:
-            raise invalid(file, key, "has no indexer for the first layer, which has no other's choice to use")
-        return found
+        return stated_choosers(file, layers) or super().choosing_layers(file, layers)

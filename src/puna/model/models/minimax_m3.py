@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from puna.batch import BatchArrays
-from puna.gguf.metadata import check_extent, invalid, required, scalar
+from puna.gguf.metadata import invalid, required, scalar
 from puna.kvcache.cache import Cache, IndexedLayerCache, LayerCache
 from puna.kvcache.storage import KVShape
 from puna.model.decoder import Decoder
+from puna.model.indexers import check_indexer, check_rotated, read_indexer, within_context
 from puna.model.options import LayerOptions, TextDefaults, TextOptions
 from puna.nn.attention import NormedSelfAttention, attend
 from puna.nn.experts import MixtureOfExperts, SharedAndRouted, SharedExpert
@@ -157,17 +158,13 @@ class MiniMaxM3(Decoder):
             file, TextDefaults(neox=True, norm_eps=1e-6, rope_base=5e6, routing=Routing(0, sigmoid=True))
         )
         prefix = "attention.indexer"
-        heads, dim = required(file, f"{prefix}.head_count"), required(file, f"{prefix}.key_length")
+        heads, dim = read_indexer(file)
         most, size = required(file, f"{prefix}.top_k"), required(file, f"{prefix}.block_size")
         local = scalar(file, f"{prefix}.local_blocks", 1)
         if not 0 <= local <= most:
             raise invalid(file, f"{prefix}.local_blocks", f"is {local}, of the {most} blocks attended to")
-        context = required(file, "context_length", most * size)
-        most = max(min(most, -(-context // size)), local)
-        rotated = required(file, "rope.dimension_count")
-        if rotated > dim:
-            complaint = f"is {rotated}, more than the {dim} numbers of an indexer's key"
-            raise invalid(file, "rope.dimension_count", complaint)
+        most = max(within_context(file, most * size, size) // size, local)
+        check_rotated(file, required(file, "rope.dimension_count"), dim)
 
         def own(index: int, layer: LayerOptions) -> LayerOptions:
             if not layer.experts:
@@ -175,7 +172,7 @@ class MiniMaxM3(Decoder):
             if layer.kv_heads != heads:
                 complaint = f"is {heads}, but layer {index} has {layer.kv_heads} key/value heads"
                 raise invalid(file, f"{prefix}.head_count", complaint)
-            check_extent(file, f"blk.{index}.indexer.k_norm.weight", 0, {f"{prefix}.key_length": dim})
+            check_indexer(file, index, heads, dim, query="indexer.q_proj")
             return BlockLayerOptions(
                 **vars(layer), indexer_dim=dim, block_size=size, most_blocks=most, local_blocks=local
             )

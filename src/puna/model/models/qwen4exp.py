@@ -27,6 +27,7 @@ from puna.gguf.metadata import (
 )
 from puna.kvcache.cache import Cache, IndexedLayerCache, KVView, LayerCache, LayerState
 from puna.kvcache.storage import KVShape
+from puna.model.indexers import check_indexer, check_rotated, read_indexer, within_context
 from puna.model.layer_cache import Everything, State, StateAnd
 from puna.model.models.qwen3next import HybridLayerOptions, Qwen3Next
 from puna.model.options import LayerOptions, TextOptions
@@ -75,7 +76,7 @@ class Qwen4ExpLayerOptions(HybridLayerOptions):
 
     @property
     def pooled_rows(self) -> int:
-        """Rows that a sum over a block reads, at least the two of which one is in a state."""
+        """Rows that a sum over a block reads: at least two, since a state cannot be empty."""
         return max(self.block_size, 2)
 
     @property
@@ -212,7 +213,7 @@ class UnusedPooledIndexer(Module):
 
 
 class UnchoosingAttention(GatedSelfAttention):
-    """Gated self-attention to all positions, as llama.cpp's converter may have written."""
+    """Gated self-attention to all positions, in layers whose blocks have size 0 in the file."""
 
     indexer: UnusedPooledIndexer = part("indexer")
 
@@ -270,12 +271,8 @@ class Qwen4Exp(StreamsDecoder, Qwen3Next):
     def read_options(cls, file: GGUFFile) -> Qwen4ExpOptions:
         options = super().read_options(file).without_heads()
         streams, rank = read_streams(file), required(file, "hyper_connection.low_rank")
-        prefix = "attention.indexer"
-        heads, dim = required(file, f"{prefix}.head_count"), required(file, f"{prefix}.key_length")
-        rotated = required(file, "rope.dimension_count")
-        if rotated > dim:
-            complaint = f"is {rotated}, more than the {dim} numbers of an indexer's key"
-            raise invalid(file, "rope.dimension_count", complaint)
+        heads, dim = read_indexer(file)
+        check_rotated(file, required(file, "rope.dimension_count"), dim)
         sizes = per_layer(file, "attention.compress_ratios", required(file, "block_count"))
         wide = {"hyper_connection.count": streams, "embedding_length": options.hidden_size}
         check_extent(file, "output_hc_norm.weight", 0, wide)
@@ -296,10 +293,7 @@ class Qwen4Exp(StreamsDecoder, Qwen3Next):
                 ngrams=ngrams.get(index),
             )  # fmt: skip
             if size:
-                key_length = {f"{prefix}.key_length": dim}
-                check_extent(file, f"blk.{index}.indexer.k_norm.weight", 0, key_length)
-                queries = {f"{prefix}.head_count": heads, **key_length}
-                check_extent(file, f"blk.{index}.indexer.q_proj.weight", 0, queries)
+                check_indexer(file, index, heads, dim, query="indexer.q_proj")
                 return replace(changed, remembers=StateAnd(changed.indexer_states, Everything()))
             if changed.ngrams is not None:
                 assert isinstance(layer.remembers, State)
@@ -316,8 +310,7 @@ def _most_chosen(file: GGUFFile, block_size: int) -> int:
     most = required(file, key)
     if most % block_size:
         raise invalid(file, key, f"is {most}, which is not a whole number of blocks of {block_size}")
-    context = required(file, "context_length", most)
-    return min(most, -(-context // block_size) * block_size)
+    return within_context(file, most, block_size)
 
 
 def _read_ngrams(file: GGUFFile, options: TextOptions) -> dict[int, Ngrams]:
