@@ -35,9 +35,8 @@ class Result:
     ours: list[float]
     theirs: list[float]
     bar: float | None
-    bandwidths: list[
-        float
-    ]  # read bandwidth at each repetition, in bytes per second; empty if it is not the bound
+    #: Read bandwidth at each repetition, in bytes per second; empty if it is not the bound.
+    bandwidths: list[float]
     tokens: int
     streams: int
     step_bytes: float  # bytes read per decode step, with weights as in the file

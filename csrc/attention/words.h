@@ -9,13 +9,13 @@
 //     weights    for each 32 cells, times the largest numbers of their values: their sum / 65,504, or twice that if one
 //                is more than half of it
 //
-// So sums fit 32 bits: those of a score by the inequality of Cauchy and Schwarz, those of values because no integer
-// exceeds 32,767, and those of the weights add up to less than 65,537. A number is rounded by at most half a step, which
-// for keys and values of usual distributions is less than storing them as F16 has done. Keys so large that their squares
-// exceed a float, which only BF16 can store, give NaN.
+// So sums fit 32 bits: a score's by the inequality of Cauchy and Schwarz; those of values because their integers are at
+// most 32,767, and the integers of weights add up to less than 65,537. A number is rounded by at most half a step: for
+// keys and values of usual distributions, less than storing them as F16 has rounded them. Keys so large that their
+// squares exceed a float, which only BF16 can store, give NaN.
 //
 // A step depends on nothing but the query, the cell, or the weights themselves, and sums are exact in any order. So a
-// result has the same bits whatever is computed with it.
+// result has the same bits whatever is computed beside it.
 #pragma once
 #include "attention/products.h"
 #include "attention/tiles.h"

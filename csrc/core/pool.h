@@ -18,12 +18,12 @@ namespace detail {
 using Task = void (*)(void* context, int64_t index, int thread);
 void run(int64_t count, Task task, void* context);
 
-// Neighbouring indices of a loop: the thread whose they are takes them from the front, others from the back.
+// Neighbouring indices of a loop. The thread they were assigned to takes them from the front, others from the back.
 class alignas(64) Run {
 public:
     void assign(int64_t begin, int64_t end) { left_.store(begin << 32 | end, std::memory_order_relaxed); }
 
-    // Return the index that was taken, or -1 if none is left.
+    // Both return the index that was taken, or -1 if none is left.
     int64_t take_first() {
         const int64_t left = take(int64_t{1} << 32);
         return left < 0 ? -1 : left >> 32;
@@ -74,8 +74,8 @@ void parallel_ranges(int64_t count, int64_t grain, Body&& body) {
     });
 }
 
-// The same for fewer than 2^31 indices, of which each thread takes neighbours one after another: for bodies that read
-// on where the one before stopped, so that what it prefetched is used. A thread without work takes others' last ones.
+// The same for fewer than 2^31 indices, but each thread takes neighbours one after another, so that a body that reads
+// on where the one before stopped uses what that prefetched. A thread without work takes the last indices of another.
 template <class Body>
 void parallel_runs(int64_t count, Body&& body) {
     const int64_t runs = thread_count();

@@ -231,7 +231,8 @@ PUNA_INLINE void finish_block(const uint8_t* factors, const uint8_t* mins, const
     });
 }
 
-// Multiplies G row groups by T tokens; several are not prefetched. Their results begin at y[t] + first_row.
+// Multiplies G row groups by T tokens. Only one alone is prefetched: several are in the cache. Results begin at
+// y[t] + first_row.
 template <class Lanes, Layout layout, int T, int G>
 PUNA_INLINE void multiply_groups(const uint8_t* weights, int64_t stride, int64_t columns, const void* const* x,
                                  int64_t step, float* const* y, int64_t first_row, PrefetchDistance distance) {

@@ -153,7 +153,7 @@ class DilatedConvolution:
 
     @staticmethod
     def reach(taps: int, distance: int) -> int:
-        """Return how many rows it reads, at least the two of which one is in a state."""
+        """Return how many rows it reads: at least two, since a state cannot be empty."""
         return max((taps - 1) * distance + 1, 2)
 
     def __call__(self, x: Array, state: LayerState, name: str) -> Array:

@@ -177,7 +177,7 @@ class FeedForwardConnection(HyperConnection):
 
 
 class MixedConnection(HyperConnection):
-    """The same of streams that are mixed with each other, each with its share of all."""
+    """Weights by which half of a layer reads streams, mixes them with each other, and adds its result."""
 
     options: MixedStreamOptions
 

@@ -166,8 +166,8 @@ class GroupIndexerOptions(Protocol):
 class GroupIndexer(Module):
     """Scores of groups of consecutive positions, by means of their keys that gates weigh (GLM 5.3 Flash).
 
-    A group can be chosen once its last position is there, whose cell has its key: that of other cells is the
-    mean over as many positions, and never read. Nothing is rotated.
+    A group can be chosen once its last position is there, whose cell holds the group's key. Other cells hold
+    means over as many positions, which are never read. Nothing is rotated.
     """
 
     options: GroupIndexerOptions

@@ -23,7 +23,7 @@ from puna.ops import Array
 #: Names of the states.
 _TOKENS: Final = "ngrams.tokens"
 _INPUTS: Final = "ngrams.inputs"
-#: Smallest magnitude of a product of which gates take the root.
+#: Smallest magnitude of a product whose root becomes a gate.
 _FLOOR: Final = 1e-6
 
 

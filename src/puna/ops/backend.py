@@ -369,7 +369,7 @@ class Backend(ABC):
 
         In each channel, row t is the sum of `softmax(gates + bias) * values` over that row and the `taps - 1`
         before it, the softmax being over these rows: values and gates [T, channels], bias [taps, channels],
-        the latest row's last. So do indexers make one key of a group of positions in GLM 5.3 Flash.
+        the latest row's last. The indexers of GLM 5.3 Flash make one key of a group of positions like this.
 
         `states` [slots, taps - 1, 2 * channels], stored as F32 and initially zero, hold the values and then
         the gates of rows before the batch; starts, sources and targets are as for `short_conv`. A row's
@@ -524,7 +524,8 @@ class Backend(ABC):
 
         A row's cells may instead be chosen by groups of `group`, which divides `most`, from the start on: a
         group's key is that of its last cell, and `most // group` groups are chosen. Cells after the last
-        whole group are kept beside them. So do the indexers of GLM 5.3 Flash and Qwen 3.8 Flash Next.
+        whole group are kept beside them. The indexers of GLM 5.3 Flash and Qwen 3.8 Flash Next choose like
+        this.
 
         Returns lists as `attention` takes them, int32: cells, starts [T] and counts [T]. A row's cells stay
         in their order. Lists begin at multiples of `LIST_ALIGNMENT`, and neighbouring rows that keep all of

@@ -12,7 +12,7 @@ class ParameterForm:
     """`key` NAME `after_key` VALUE `closing` for each parameter.
 
     Strings are written verbatim between `quotes`, or as JSON if there are none; other values are JSON. With
-    `item`, the members of objects are written like parameters, and those of lists like parameters called so.
+    `item`, members of objects are written like parameters, and members of lists like parameters of that name.
     """
 
     key: str

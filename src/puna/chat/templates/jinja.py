@@ -317,9 +317,9 @@ class JinjaTemplate:
         return name in self._read
 
     def accepted(self, name: str) -> tuple[str, ...]:
-        """Return the texts in the list that the template looks for the variable `name`; empty without a list.
+        """Return the texts in the list that the template expects the variable `name` in; empty without one.
 
-        It mostly refuses other values.
+        Templates mostly refuse other values.
         """
         return self._accepted.get(name, ())
 

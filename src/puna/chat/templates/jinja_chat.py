@@ -662,7 +662,10 @@ def _think_values(think: Think, levels: Collection[str] = ()) -> dict[str, Any]:
 
 
 def _level(think: Think, levels: Collection[str]) -> str:
-    """Return the level of `think`, or the nearest of the accepted `levels`, rather a higher one."""
+    """Return the level of `think`, or of the accepted `levels` the next higher one, else the highest.
+
+    Without thinking, it is the level that stands for that; empty if there is none.
+    """
     if not think:
         return next((level for level in _NO_LEVELS if level in levels), "")
     level = think_level(think)

@@ -51,7 +51,7 @@ class Cost:
     def __init__(self) -> None:
         self._seen: Counter[int] = Counter()  # steps, by the number of draft tokens
         self._plain_s = Recent()  # steps without drafts
-        self._added: defaultdict[int, Recent] = defaultdict(Recent)  # time that so many draft tokens added
+        self._added: defaultdict[int, Recent] = defaultdict(Recent)  # time added, by the same
         self._known = [(0, 0.0)]  # the numbers measured, with their times
         self._since_plain = 0
 
@@ -110,7 +110,7 @@ class Allowance:
         return price + (0.0 if first else _RESERVE) <= self.left
 
     def spend(self, price: float) -> None:
-        """Note that a step that could draft does so at this price, or 0, which must be left."""
+        """Note that a step that could draft does so at this price, for which enough is left, or not, at 0."""
         self.add(_LOSS)
         self.left -= price
 
@@ -164,7 +164,7 @@ class StepEstimate:
         found = replace(self)
         for number, (loss, depth, _) in enumerate(gains, start=1):
             if -loss <= _MIN_ROW * best_rate:
-                break  # nor would any further token pay
+                break  # no further token would pay either
             tokens, passes = tokens - loss, max(passes, pass_cost * depth)
             reached = StepEstimate(self.cost, tokens, self.drafts + number, self.passes + passes)
             rate = (self.tokens + (tokens - self.tokens) / _CAUTION) / reached.time

@@ -291,9 +291,8 @@ class PredictionHeads:
         begin = position - sequence.shifted
         skipped = max(head + 1 - begin, 0)
         inputs = sequence.inputs[begin + skipped : max(begin + len(states), 0)]
-        tokens = [
-            min(max(item.token, 0), self._vocab_size - 1) for item in inputs
-        ]  # placeholders of images may be outside
+        # Placeholders of images may be outside the vocabulary.
+        tokens = [min(max(item.token, 0), self._vocab_size - 1) for item in inputs]
         return _Rows(sequence, position + skipped, tokens, states[skipped:])
 
     def _forward(self, head: int, parts: Items[_Rows]) -> tuple[Array, NDArray[np.int64]]:

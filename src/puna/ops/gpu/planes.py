@@ -18,7 +18,7 @@ from torch import Tensor
 from puna.ops.gpu import virtual_memory
 from puna.ops.gpu.virtual_memory import AddressRange, device_bytes
 
-#: Bytes that a plane which moves takes at once, as CUDA's virtual memory does.
+#: Bytes of memory that a plane which moves takes at least, as much as CUDA's virtual memory does.
 STEP = 2 << 20
 
 
@@ -54,8 +54,8 @@ class Plane(ABC):
 
 def plane(rows: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Plane:
     """Return numbers [rows, *shape] that do not move, if the device allows."""
-    form = FixedPlane if can_reserve(device) else MovingPlane
-    return form(rows, shape, dtype, device)
+    kind = FixedPlane if can_reserve(device) else MovingPlane
+    return kind(rows, shape, dtype, device)
 
 
 def can_reserve(device: torch.device) -> bool:
@@ -111,7 +111,7 @@ class FixedPlane(Plane):
 
 
 class MovingPlane(Plane):
-    """A plane in torch's memory, of twice the rows whenever more are provided than it has."""
+    """A plane in torch's memory, which moves to a place twice as large when it lacks rows."""
 
     def __init__(self, rows: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
         self._most = rows

@@ -25,9 +25,9 @@ from puna.ops.sampling import Draw, Likeliest
 MOST: Final = 1024
 #: Up to this size of the vocabulary, all possible tokens can be found.
 SMALL: Final = 2048
-#: Without top-k, so many tokens of larger vocabularies are found, since most draws need no more.
+#: Tokens found in larger vocabularies without top-k, since most draws need no more.
 _USUALLY_ENOUGH: Final = 256
-#: They are at most one of so many.
+#: At most one token in this many is found so.
 _SHARE: Final = 64
 
 

@@ -1,7 +1,7 @@
 """Loads that requests wait for: one at a time, clients taking turns, with pauses after crashes in a row.
 
-Two at a time would each be promised memory that the other takes. A load that interactive requests wait for is
-never after one that only batch requests wait for, except one that has begun.
+Two at a time would each be promised memory that the other takes. A load that interactive requests wait for
+comes before all that only batch requests wait for, except one that has begun.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from puna.chat.answers.tools import Tool, dumps
 #: Name of the elements of a list.
 _ITEM: Final = "item"
 
+#: Levels of elements within each other; deeper ones break a call.
 _DEEPEST: Final = 100
 _KEY: Final = re.compile(r"[^/<>\s][^<>\n]*")
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
@@ -105,7 +106,7 @@ class ElementCalls(Syntax):
     def _elements(
         self, answer: Answer, tool: Tool, schema: Any, closing: str, key: str, *, listed: bool, depth: int = 0
     ) -> Steps[None]:
-        """Read the elements of an object or a list, after the first tag, of the element `key`."""
+        """Read the elements of an object or a list; the tag that opens the first, `key`, has been read."""
         answer.argue("[" if listed else "{")
         separator = ""
         while key:

@@ -173,7 +173,7 @@ def _choose_kernel(
     scored = tl.where(chooses, groups, 0)
     scores += (tl.program_id(0).to(tl.int64) * HEADS + head) * bound
 
-    # The least order that is chosen, and how many of those that have it: the first ones.
+    # The least order that is chosen, and how many of the groups that have it are: the first ones.
     least, ties, digit = tl.full((), 0, tl.uint32), kept, tl.arange(0, 256)
     for step in tl.static_range(4):
         found = tl.zeros((256,), tl.int32)
@@ -330,6 +330,8 @@ def _precision(x: Tensor) -> str:
 _CHOOSING_CELLS = ((64, 128, 1), (32, 128, 4), (16, 128, 16))
 #: Heads, columns and cells of a block: MiniMax M3.
 _CHOOSING_BLOCKS = ((4, 128, 128),)
+#: Targets by how their tensor cores multiply float32 numbers (`_precision`).
+_NVIDIA, _AMD = ("sm_80", "sm_90", "sm_100"), ("gfx942", "gfx1100")
 
 
 def variants() -> Iterable[Variant]:
@@ -340,7 +342,7 @@ def variants() -> Iterable[Variant]:
     for heads, dim, group, blocks in forms:
         for kind, codes in CODES.items():
             if kind is not GGMLType.F16 and (heads, dim, group) != _CHOOSING_CELLS[0]:
-                continue  # of each form, whose keys are read alike
+                continue  # keys of other types are read alike in all forms: one shows that they compile
             sizes = {
                 "KIND": int(kind), "HEADS": heads, "DIM": dim, "HEADS_TILE": _tile_of(heads),
                 "CELLS": _CELLS, "COLUMNS": _COLUMNS,
@@ -376,7 +378,3 @@ def variants() -> Iterable[Variant]:
             constants,
             _CHOOSING_WARPS,
         )  # fmt: skip
-
-
-_NVIDIA = ("sm_80", "sm_90", "sm_100")
-_AMD = ("gfx942", "gfx1100")
