@@ -269,8 +269,8 @@ template <class Lanes, Layout layout, int T>
 void block_product(const uint8_t* weights, int64_t stride, int64_t groups, int64_t columns, const void* const* x,
                    int64_t step, float* const* y, PrefetchDistance distance) {
     int64_t group = 0;
-    // With many tokens, loads of activations would be the limit if each were multiplied once only. But memory is faster
-    // if it is read from front to back.
+    // With many tokens, loads of activations would be the limit if each were multiplied once only. But weights that are
+    // prefetched, from memory, come faster if they are read from front to back.
     constexpr int together = 2 * T > Lanes::tile ? Lanes::groups : 1;
     if (together > 1 && !distance.near) {
         for (; group + together <= groups; group += together) {

@@ -29,7 +29,7 @@ class Texts:
 
     def __init__(self, seed: int) -> None:
         self.random = np.random.default_rng(seed)
-        self.rate = int(self.random.integers(2, 7))
+        self.group_size = int(self.random.integers(2, 7))
         self.overlapping = bool(self.random.integers(2))
         self.window = int(self.random.integers(1, 9))
         self.cache = self.made(int(self.random.integers(25, 130)), self.window + int(self.random.integers(6)))
@@ -38,13 +38,15 @@ class Texts:
     def made(self, capacity: int, keep: int) -> CompressedCache:
         return CompressedCache(
             backend_named("reference"), {LAYER: KVShape(1, 4, 4, values_in_keys=True, indexer_dim=4)},
-            window=self.window, rate=self.rate, overlapping=self.overlapping, sequences=SEQUENCES,
+            window=self.window, group_size=self.group_size, overlapping=self.overlapping, sequences=SEQUENCES,
             context=CONTEXT, capacity=capacity, types=FLOATS, keep=keep,
         )  # fmt: skip
 
     def entry(self, text: list[int], group: int) -> float:
-        before = text[max(group - 1, 0) * self.rate : group * self.rate] if self.overlapping else []
-        own = text[group * self.rate : (group + 1) * self.rate]
+        before = (
+            text[max(group - 1, 0) * self.group_size : group * self.group_size] if self.overlapping else []
+        )
+        own = text[group * self.group_size : (group + 1) * self.group_size]
         return float(sum(own) + (100 * sum(before) if group else 0) + group)
 
     def step(self, rows: list[tuple[int, list[int]]]) -> dict[int, list[int]]:
@@ -70,7 +72,7 @@ class Texts:
             layer.put(same(batch.tokens, 4), None)
             for t, sequence in enumerate(batch.sequences.tolist()):
                 text = longer[sequence][: batch.positions[t] + 1]
-                expected = [self.entry(text, group) for group in range(len(text) // self.rate)]
+                expected = [self.entry(text, group) for group in range(len(text) // self.group_size)]
                 assert seen(layer.view(), t) == text[-self.window :]
                 assert seen(layer.entries(), t) == expected
                 assert seen(layer.indexer_entries(), t) == [each + 1 for each in expected]
@@ -82,10 +84,12 @@ class Texts:
         inputs, made = layer.inputs.view(), []
         for t, position in enumerate(batch.positions.tolist()):
             listed = seen(inputs, t)
-            complete = len(listed) in ({self.rate, 2 * self.rate} if self.overlapping else {self.rate})
-            assert complete == ((position + 1) % self.rate == 0)
-            group = int(np.asarray(layer.places)[t]) / self.rate
-            total = sum(listed[-self.rate :]) + 100 * sum(listed[: -self.rate]) + group
+            complete = len(listed) in (
+                {self.group_size, 2 * self.group_size} if self.overlapping else {self.group_size}
+            )
+            assert complete == ((position + 1) % self.group_size == 0)
+            group = int(np.asarray(layer.places)[t]) / self.group_size
+            total = sum(listed[-self.group_size :]) + 100 * sum(listed[: -self.group_size]) + group
             made.append(total if complete else -7.0)
         return made
 
@@ -152,9 +156,9 @@ class Texts:
         held = self.cache.entries.contents()[0].sequences
         for s, text in enumerate(self.texts):
             assert (
-                held[s].positions[-(len(text) // self.rate) :]
-                == [position for position in range(len(text)) if (position + 1) % self.rate == 0]
-                or len(text) < self.rate
+                held[s].positions[-(len(text) // self.group_size) :]
+                == [position for position in range(len(text)) if (position + 1) % self.group_size == 0]
+                or len(text) < self.group_size
             )
         runs = self.cache.entries.extents()[0].runs
         assert sum(run[2] for run in runs) == sum(len(each.cells) for each in held)
@@ -185,7 +189,7 @@ def test_rows_see_their_window_and_the_entries_of_all_complete_groups(seed: int)
 def test_a_full_cache_is_planned_for_windows_and_entries() -> None:
     """Windows and entries fit as far as `room` says; a batch beyond that changes nothing."""
     texts = Texts(1)
-    texts.rate, texts.window = 4, 3
+    texts.group_size, texts.window = 4, 3
     texts.cache = texts.made(capacity=8, keep=3)
     texts.texts[0] = texts.step([(0, [1] * 6)])[0]
     most = texts.cache.room(50)
@@ -200,7 +204,7 @@ def test_a_full_cache_is_planned_for_windows_and_entries() -> None:
 def test_entries_need_room_of_their_own(rows: int) -> None:
     """A text grows until its entries leave no room for rows and the entries that they complete."""
     texts = Texts(1)
-    texts.rate, texts.window = 2, 3
+    texts.group_size, texts.window = 2, 3
     texts.cache = texts.made(capacity=16, keep=3)
 
     def grow() -> None:
@@ -242,6 +246,6 @@ def test_other_models_and_heads_cannot_read_entries() -> None:
 def test_sizes_that_make_no_groups_are_refused() -> None:
     with pytest.raises(ValueError, match="0 positions make no group"):
         CompressedCache(
-            backend_named("reference"), {0: KVShape(1, 4, 4, values_in_keys=True)}, window=3, rate=0,
+            backend_named("reference"), {0: KVShape(1, 4, 4, values_in_keys=True)}, window=3, group_size=0,
             overlapping=False, sequences=1, context=8,
         )  # fmt: skip

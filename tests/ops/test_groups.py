@@ -31,16 +31,16 @@ class Groups:
     overlapping: bool
 
     @classmethod
-    def random(cls, rate: int, dim: int, *, overlapping: bool) -> Groups:
-        random = torch.Generator().manual_seed(rate * dim)
-        counts = [*range(2 * rate + 1), rate] if overlapping else [*range(rate + 1), rate]
-        width, listed = (2 * dim if overlapping else dim), 3 * rate + 7
+    def random(cls, group: int, dim: int, *, overlapping: bool) -> Groups:
+        random = torch.Generator().manual_seed(group * dim)
+        counts = [*range(2 * group + 1), group] if overlapping else [*range(group + 1), group]
+        width, listed = (2 * dim if overlapping else dim), 3 * group + 7
         return cls(
             stored=torch.randn(listed + 9, 1, 2 * width, generator=random) * 2,
             cells=torch.randperm(listed + 9, generator=random)[:listed].int(),
-            starts=torch.arange(len(counts), dtype=torch.int32) % (listed - 2 * rate),
+            starts=torch.arange(len(counts), dtype=torch.int32) % (listed - 2 * group),
             counts=int32(*counts),
-            bias=torch.randn(rate, width, generator=random),
+            bias=torch.randn(group, width, generator=random),
             overlapping=overlapping,
         )
 
@@ -53,14 +53,14 @@ class Groups:
 
     def exact(self) -> Tensor:
         """Pool each group in float64, as the model's authors lay it out: halves side by side."""
-        rate, width = self.bias.shape
+        group, width = self.bias.shape
         dim = width // 2 if self.overlapping else width
         result = torch.zeros(len(self.counts), dim, dtype=torch.float64)
         for t, (start, count) in enumerate(zip(self.starts.tolist(), self.counts.tolist(), strict=True)):
-            if count not in ({rate, 2 * rate} if self.overlapping else {rate}):
+            if count not in ({group, 2 * group} if self.overlapping else {group}):
                 continue
             rows = self.stored[self.cells[start : start + count].long(), 0].double()
-            values, gates = rows.view(count // rate, rate, 2, width).unbind(2)
+            values, gates = rows.view(count // group, group, 2, width).unbind(2)
             gates = gates + self.bias.double()
             if self.overlapping:
                 values, gates = (
@@ -74,13 +74,13 @@ class Groups:
 
 
 @pytest.mark.parametrize("overlapping", [False, True], ids=["apart", "overlapping"])
-@pytest.mark.parametrize(("rate", "dim"), [(1, 1), (3, 20), (4, 128), (7, 65), (128, 33)], ids=str)
-def test_complete_groups_are_pooled(ops: TorchOps, rate: int, dim: int, overlapping: bool) -> None:
-    groups = Groups.random(rate, dim, overlapping=overlapping)
+@pytest.mark.parametrize(("group", "dim"), [(1, 1), (3, 20), (4, 128), (7, 65), (128, 33)], ids=str)
+def test_complete_groups_are_pooled(ops: TorchOps, group: int, dim: int, overlapping: bool) -> None:
+    groups = Groups.random(group, dim, overlapping=overlapping)
     found, exact = groups.pool(ops), groups.exact()
     assert found.dtype == torch.float32
     assert torch.allclose(found.double(), exact, rtol=0, atol=3e-6)
-    complete = (groups.counts == rate) | (overlapping & (groups.counts == 2 * rate))
+    complete = (groups.counts == group) | (overlapping & (groups.counts == 2 * group))
     assert exact[complete].abs().amax(1).all()
     assert not found[~complete].any()
     for t in range(0, len(found), 3):  # alone

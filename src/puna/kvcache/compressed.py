@@ -1,9 +1,9 @@
 """The cache of attention to a window and to compressed entries, one for each group of positions.
 
-DeepSeek-AI, "DeepSeek V4", 2026, sections 2.3.1 and 2.3.2: each `rate` positions make an entry once the last
-of them is there. It is made of what each of them put into `inputs` and, if groups overlap, of what those of
-the group before put there. Windows and entries are cells of one storage, so that attention reads both through
-one list. A sequence can be resumed wherever its window and its inputs can.
+DeepSeek-AI, "DeepSeek V4", 2026, sections 2.3.1 and 2.3.2: each group of positions makes an entry once its
+last position is there. The entry is made of what each of them put into `inputs` and, if groups overlap, of
+what those of the group before put there. Windows and entries are cells of one storage, so that attention
+reads both through one list. A sequence can be resumed wherever its window and its inputs can.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class GroupCache(ChunkedCache):
 
 
 class EntryCache(SlidingCache):
-    """A sliding window, and an entry for each complete group of `rate` positions, in the same storage.
+    """A sliding window, and an entry for each complete group of positions, in the same storage.
 
     In the books of cells, row s has the window of sequence s, and row `sequences + s` its entries.
     """
@@ -65,19 +65,19 @@ class EntryCache(SlidingCache):
         ops: Backend,
         shapes: Mapping[int, KVShape],
         *,
-        rate: int,
+        group_size: int,
         sequences: int,
         context: int,
         capacity: int | None = None,
         **options: Any,
     ) -> None:
-        self._rate, self._sequences = rate, sequences
+        self._group_size, self._sequences = group_size, sequences
         cells = self._with_entries(capacity or sequences * context, sequences)
         super().__init__(ops, shapes, sequences=2 * sequences, context=context, capacity=cells, **options)
 
     def _with_entries(self, positions: int, sequences: int) -> int:
         """Return the cells that suffice for `positions` in windows and for their entries."""
-        return positions + positions // self._rate + sequences
+        return positions + positions // self._group_size + sequences
 
     # --- a forward pass ---------------------------------------------------------------------------
 
@@ -92,7 +92,7 @@ class EntryCache(SlidingCache):
         return self.cells.free + self.cells.freed_by(self.cells.expired(self._needed_from()))
 
     def _completes(self, positions: NDArray[np.int32]) -> NDArray[np.bool_]:
-        found: NDArray[np.bool_] = (positions + 1) % self._rate == 0
+        found: NDArray[np.bool_] = (positions + 1) % self._group_size == 0
         return found
 
     def _needed_from(self) -> NDArray[np.int32]:
@@ -115,14 +115,16 @@ class EntryCache(SlidingCache):
         self._lengths_before = cells.length.copy()
         self._passes += 1
         cells.append(sequences, positions, placed[:rows])
-        cells.append(sequences[complete] + self._sequences, positions[complete] // self._rate, placed[rows:])
+        cells.append(
+            sequences[complete] + self._sequences, positions[complete] // self._group_size, placed[rows:]
+        )
         self._fill_rows(sequences, placed[:rows], begins, ends)
         buffers = self._entry_buffers.host
         buffers[0, :rows] = placed[:rows]  # what rows without an entry store is overwritten by their keys
         buffers[0, :rows][complete] = placed[rows:]
-        buffers[1, :rows] = np.maximum(ends - self._rate, 0)
+        buffers[1, :rows] = np.maximum(ends - self._group_size, 0)
         buffers[2, :rows] = (sequences + self._sequences) * cells.table.shape[1]
-        buffers[3, :rows] = ends // self._rate
+        buffers[3, :rows] = ends // self._group_size
         self._entry_buffers.upload()
 
     def _make_row_buffers(self, rows: int) -> None:
@@ -144,7 +146,7 @@ class EntryCache(SlidingCache):
 
     @property
     def most_entries(self) -> int:
-        return self.cells.longest // self._rate
+        return self.cells.longest // self._group_size
 
     def put_entries(self, index: int, entries: Array, indexer: Array | None) -> None:
         """Store the entries of rows that complete a group, before the rows' own keys."""
@@ -168,7 +170,7 @@ class EntryCache(SlidingCache):
 
     def room(self, wanted: int) -> int:
         # Each sequence may complete one more group than its rows fill.
-        rows = (self._free() - self._sequences) * self._rate // (self._rate + 1)
+        rows = (self._free() - self._sequences) * self._group_size // (self._group_size + 1)
         return max(min(wanted, rows), 0)
 
     def limit_cells(self, count: int) -> None:
@@ -176,7 +178,7 @@ class EntryCache(SlidingCache):
 
     def copy_prefix(self, source: int, target: int, count: int) -> None:
         super().copy_prefix(source, target, count)
-        self.cells.share(source + self._sequences, target + self._sequences, count // self._rate)
+        self.cells.share(source + self._sequences, target + self._sequences, count // self._group_size)
 
     def plan_removal(self, sequence: int, begin: int, end: int | None = None) -> Callable[[], None]:
         check_removal(sequence, begin, end)
@@ -192,7 +194,7 @@ class EntryCache(SlidingCache):
 
     def _truncate(self, sequence: int, length: int) -> None:
         self.cells.truncate(sequence, length)
-        self.cells.truncate(sequence + self._sequences, length // self._rate)
+        self.cells.truncate(sequence + self._sequences, length // self._group_size)
 
     def save(self, sequence: int) -> Saved:
         window = super().save(sequence)
@@ -208,7 +210,7 @@ class EntryCache(SlidingCache):
             raise CacheFullError(f"{length} positions were saved, and the context is {self.cells.longest}")
         if int(self._first_visible(np.array([length], np.int32))[0]) < firsts[0]:
             raise CacheFileError("positions of the window were not saved; evaluate again")
-        count = length - firsts[0] + length // self._rate
+        count = length - firsts[0] + length // self._group_size
         self.storage.check_fits(saved, count)
         own, _ = self._held(sequence)
         released = int((self.cells.references[own] == 1).sum())
@@ -217,7 +219,7 @@ class EntryCache(SlidingCache):
 
     def _restore(self, sequence: int, first: int, length: int, saved: Saved) -> None:
         self._truncate(sequence, 0)
-        placed = self._allocate(length - first + length // self._rate)
+        placed = self._allocate(length - first + length // self._group_size)
         self.cells.put(sequence, first, placed[: length - first])
         self.cells.put(sequence + self._sequences, 0, placed[length - first :])
         self.storage.write(placed, saved)
@@ -236,7 +238,7 @@ class EntryCache(SlidingCache):
     def _positions(self, sequence: int) -> list[int]:
         """Return the position of each cell, which for an entry is the last of its group."""
         own = super()._positions(sequence)
-        return own if sequence < self._sequences else [(each + 1) * self._rate - 1 for each in own]
+        return own if sequence < self._sequences else [(each + 1) * self._group_size - 1 for each in own]
 
     def extents(self) -> list[Extents]:
         [counts] = self.counts()
@@ -250,7 +252,7 @@ class EntryCache(SlidingCache):
         return np.concatenate([self.cells.cells(row) for row in rows]), np.array(positions, np.int64)
 
     def _max_cells(self, sequences: int, capacity: int, batch: int) -> int:
-        return super()._max_cells(sequences, capacity, batch) + capacity // self._rate + sequences
+        return super()._max_cells(sequences, capacity, batch) + capacity // self._group_size + sequences
 
     def bookkeeping_bytes(self, *, sequences: int, longest: int, capacity: int) -> int:
         cells = self._with_entries(capacity, sequences)
@@ -319,8 +321,8 @@ def inputs_of(shape: KVShape, *, overlapping: bool) -> KVShape:
 class CompressedCache(WrapperCache):
     """Windows and entries of layers with these `shapes`, and the inputs of the entries to come.
 
-    A group has `rate` positions, and if groups are `overlapping`, an entry is made of the one before, too.
-    `keep` is that of `SlidingCache`; other options are those of `CausalCache`.
+    If groups are `overlapping`, an entry is made of the one before, too. `keep` is that of `SlidingCache`;
+    other options are those of `CausalCache`.
     """
 
     def __init__(
@@ -329,7 +331,7 @@ class CompressedCache(WrapperCache):
         shapes: Mapping[int, KVShape],
         *,
         window: int,
-        rate: int,
+        group_size: int,
         overlapping: bool,
         sequences: int,
         context: int,
@@ -337,16 +339,16 @@ class CompressedCache(WrapperCache):
         types: KVTypes = F16_TYPES,
         keep: int | None = None,
     ) -> None:
-        if rate < 1:
-            raise ValueError(f"{rate} positions make no group")
+        if group_size < 1:
+            raise ValueError(f"{group_size} positions make no group")
         keep = window if keep is None else keep
         inputs = {index: inputs_of(shape, overlapping=overlapping) for index, shape in shapes.items()}
         sizes: dict[str, Any] = {"sequences": sequences, "context": context, "capacity": capacity}
         self.entries = EntryCache(
-            ops, shapes, rate=rate, window=window, keep=keep, types=types, spans=False, **sizes
+            ops, shapes, group_size=group_size, window=window, keep=keep, types=types, spans=False, **sizes
         )
         self.inputs = GroupCache(
-            ops, inputs, chunk=rate, overlapping=overlapping, keep=keep - window + 1, **sizes
+            ops, inputs, chunk=group_size, overlapping=overlapping, keep=keep - window + 1, **sizes
         )
         super().__init__(self.entries)
         self.caches = (self.entries, self.inputs)

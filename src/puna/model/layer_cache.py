@@ -71,18 +71,18 @@ class ChunkedKeys:
 
 @dataclass(frozen=True)
 class WindowAndEntries:
-    """Keys of the last `window` positions, and an entry for each group of `rate` positions.
+    """Keys of the last `window` positions, and an entry for each group of positions.
 
     If groups are `overlapping`, an entry is made of two groups.
     """
 
     window: int
-    rate: int
+    group_size: int  # positions
     overlapping: bool
 
     def build(self, ops: Backend, shapes: Mapping[int, KVShape], sizes: CacheSizes) -> Cache:
         return CompressedCache(
-            ops, shapes, window=self.window, rate=self.rate, overlapping=self.overlapping,
+            ops, shapes, window=self.window, group_size=self.group_size, overlapping=self.overlapping,
             sequences=sizes.sequences, context=sizes.context, capacity=sizes.capacity, types=sizes.types,
         )  # fmt: skip
 

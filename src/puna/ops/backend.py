@@ -571,13 +571,13 @@ class Backend(ABC):
         """Return for each row of the batch the sum of its group's values, weighed by gates: [T, dim].
 
         Row t lists `cells[starts[t] : starts[t] + counts[t]]` of `rows` [capacity, 1, 2 * width], stored as
-        F32: `width` values, then as many gates. `bias` [rate, width] is added to the gates, its row `i %
-        rate` to those of the i-th cell. Column d of the result is the sum over the cells of `softmax(gates) *
-        values` in column d, the softmax being over the cells. A row completes a group if it lists `rate`
+        F32: `width` values, then as many gates. `bias` [group, width] is added to the gates, its row `i %
+        group` to those of the i-th cell. Column d of the result is the sum over the cells of `softmax(gates)
+        * values` in column d, the softmax being over the cells. A row completes a group if it lists `group`
         cells; otherwise it gives zeros.
 
-        dim is width. If groups are `overlapping`, it is half of that, and rows of `2 * rate` cells complete
-        one, too: the last `rate` cells give the second halves of their values and gates, those before them
+        dim is width. If groups are `overlapping`, it is half of that, and rows of `2 * group` cells complete
+        one, too: the last `group` cells give the second halves of their values and gates, those before them
         the first halves. This is the compression of DeepSeek V4's keys (DeepSeek-AI, "DeepSeek V4", 2026,
         section 2.3).
         """

@@ -12,9 +12,9 @@ groups_kernel = pytest.importorskip("puna.ops.gpu.kernels.groups")
 
 
 @pytest.mark.parametrize("overlapping", [False, True], ids=["apart", "overlapping"])
-@pytest.mark.parametrize(("rate", "dim"), [(1, 1), (3, 20), (4, 128), (128, 33)], ids=str)
-def test_complete_groups_are_pooled(device: torch.device, rate: int, dim: int, overlapping: bool) -> None:
-    gpu, groups = Launchers(device, groups_kernel), Groups.random(rate, dim, overlapping=overlapping)
+@pytest.mark.parametrize(("group", "dim"), [(1, 1), (3, 20), (4, 128), (128, 33)], ids=str)
+def test_complete_groups_are_pooled(device: torch.device, group: int, dim: int, overlapping: bool) -> None:
+    gpu, groups = Launchers(device, groups_kernel), Groups.random(group, dim, overlapping=overlapping)
     groups.counts, groups.starts = (each[-12:].contiguous() for each in (groups.counts, groups.starts))
     found = groups.pool(gpu)  # type: ignore[arg-type]
     assert torch.allclose(found.double(), groups.exact(), rtol=0, atol=3e-6)

@@ -295,6 +295,4 @@ def _check(file: GGUFFile, index: int, layer: LayerOptions, ratio: int, values: 
     check_rotated(file, layer.rope.dims, values["indexer_dim"])
     check_extent(file, f"blk.{index}.attn_kv.weight", 0, {"attention.key_length": layer.head_dim})
     check_extent(file, f"blk.{index}.attn_compressor_ape.weight", 0, {"attention.compress_ratios": ratio})
-    check_indexer(
-        file, index, values["indexer_heads"], values["indexer_dim"], norm="indexer_compressor_norm"
-    )
+    check_indexer(file, index, values["indexer_heads"], values["indexer_dim"], norm="indexer_compressor_norm")

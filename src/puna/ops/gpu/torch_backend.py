@@ -652,13 +652,13 @@ class TorchBackend(Backend):
         *,
         overlapping: bool = False,
     ) -> Tensor:
-        rate, width = bias.shape
-        size, dim = (2 * rate, width // 2) if overlapping else (rate, width)
+        group, width = bias.shape
+        size, dim = (2 * group, width // 2) if overlapping else (group, width)
         result = bias.new_zeros(len(counts), dim)
         place = torch.arange(size, device=bias.device)
         every = torch.arange(width, device=bias.device).view(-1, dim)
-        column = every[(place >= size - rate).int() * overlapping]  # [size, dim]: the halves that cells give
-        added = bias.repeat(size // rate, 1).gather(1, column)
+        column = every[(place >= size - group).int() * overlapping]  # [size, dim]: the halves that cells give
+        added = bias.repeat(size // group, 1).gather(1, column)
         together = max(1, _MOST_GATHERED // (size * width))
         for begin in range(0, len(counts), together):
             part = slice(begin, begin + together)
@@ -669,7 +669,7 @@ class TorchBackend(Backend):
             gates = torch.where((at >= 0)[..., None], gates + added, -torch.inf)
             shares = (gates - gates.amax(1, keepdim=True)).exp()
             pooled = _sum((shares * values).unbind(1)) / _sum(shares.unbind(1))
-            complete = (counts[part] == rate) | (counts[part] == size)
+            complete = (counts[part] == group) | (counts[part] == size)
             result[part] = torch.where(complete[:, None], pooled, 0.0)
         return result
 

@@ -508,16 +508,16 @@ class Reference(Backend):
         *,
         overlapping: bool = False,
     ) -> Array:
-        rate, width = bias.shape
+        group, width = bias.shape
         dim = width // 2 if overlapping else width
         result = np.zeros((len(counts), dim), bias.dtype)
         for t, (start, count) in enumerate(zip(starts, counts, strict=True)):
-            if count != rate and not (overlapping and count == 2 * rate):
+            if count != group and not (overlapping and count == 2 * group):
                 continue
             found = rows.stored[cells[start : start + count], 0].astype(bias.dtype)
-            values, gates = found[:, :width], found[:, width:] + np.tile(bias, (count // rate, 1))
+            values, gates = found[:, :width], found[:, width:] + np.tile(bias, (count // group, 1))
             if overlapping:
-                own = np.arange(count)[:, None] >= count - rate
+                own = np.arange(count)[:, None] >= count - group
                 values, gates = (np.where(own, each[:, dim:], each[:, :dim]) for each in (values, gates))
             result[t] = (_softmax(gates.T).T * values).sum(0)
         return result
