@@ -30,8 +30,10 @@ class Test:
         return "decode" if self.streams == 1 else f"decode, {self.streams} streams"
 
     def runs(self, repetitions: int) -> int:
-        """Return how often the test runs: decoding one stream, which is short and noisy, three times for
-        each repetition, and a prompt that takes minutes once.
+        """Return how often the test runs.
+
+        Decoding one stream, which is short and noisy, runs three times for each repetition; a prompt that
+        takes minutes runs once.
         """
         if self.kind == "decode" and self.streams == 1 and not self.depth:
             return 3 * repetitions

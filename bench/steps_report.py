@@ -22,13 +22,13 @@ class Row:
 
     model: str
     step_s: float
-    bytes: float  # of matrices that a step reads
+    bytes: float  # of matrices, keys, values and states, that a step reads or writes
     read: float  # bytes per second of all threads, measured beside it
     kernels: dict[str, float]
 
     @property
     def least_s(self) -> float:
-        """The time to read the matrices."""
+        """The time that memory takes for these bytes."""
         return self.bytes / self.read
 
     @property
