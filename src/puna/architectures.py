@@ -37,7 +37,7 @@ class Architecture:
     add_bos: bool | None = None  # default of `add_bos_token`; None: depends on the type of vocabulary
     strips_before_mask: bool = False  # the mask token removes the whitespace before it
     templates: tuple[DefaultTemplate, ...] = ()  # for files without one; the first that fits is used
-    told_by_end: bool = True  # whether its end of turn tells a default template of another architecture
+    told_by_end: bool = True  # whether one of another architecture is used that ends turns in the same way
     answers: str = ""  # family of answers, if templates do not show it
     transcribes: bool = False  # whether it writes what an audio tower in the same file hears
     assists: bool = False  # whether it only drafts for another model, whose states it reads
