@@ -13,7 +13,7 @@ from puna.errors import NotSupportedError
 from puna.kvcache.contents import CellCounts, Contents, Extents
 from puna.kvcache.hadamard import Hadamard
 from puna.kvcache.saved import Saved
-from puna.ops import Array, Storage
+from puna.ops import Array, Backend, Storage
 
 #: Rotates a layer's cached keys, float32 [cells, heads, head_dim], in place by `offset` positions (negative:
 #: towards the beginning).
@@ -34,7 +34,11 @@ class KVView:
     starts: Array  # int32 [rows]
     counts: Array  # int32 [rows]
     places: Array | None = None  # int32 [rows]
-    hadamard: Hadamard | None = None  # applied to the keys, and to be applied to queries
+    hadamard: Hadamard | None = None  # applied to the keys, and to be applied to queries (`as_keys`)
+
+    def as_keys(self, ops: Backend, query: Array) -> Array:
+        """Return queries [rows, heads, key_dim] transformed as the stored keys are."""
+        return query if self.hadamard is None else self.hadamard(ops, query)
 
     def of(self, rows: Array) -> KVView:
         """Return the view of only `rows` (int64) of the batch."""

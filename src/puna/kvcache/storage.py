@@ -86,18 +86,21 @@ class LayerStorage:
         """Store keys and values in `cells`; `values` is None if they are part of the keys."""
         if (values is None) != isinstance(self.values, int):
             raise ValueError("values come with their keys, unless they are trailing elements of the keys")
-        ops.store_rows(self.keys, cells, keys if self.hadamard is None else self.hadamard(ops, keys))
+        ops.store_rows(self.keys, cells, self._transformed(ops, keys))
         if values is not None and not isinstance(self.values, int):
             ops.store_rows(self.values, cells, values)
 
     def read_keys(self, ops: Backend, cells: NDArray[np.int32]) -> Array:
         """Return copies of the keys of `cells`, float32 [cells, kv_heads, key_dim]."""
-        keys = self.keys.numbers(cells)
-        return keys if self.hadamard is None else self.hadamard(ops, keys)
+        return self._transformed(ops, self.keys.numbers(cells))
 
     def write_keys(self, ops: Backend, cells: NDArray[np.int32], keys: Array) -> None:
         """Replace the keys of `cells`."""
-        self.keys.put(cells, keys if self.hadamard is None else self.hadamard(ops, keys))
+        self.keys.put(cells, self._transformed(ops, keys))
+
+    def _transformed(self, ops: Backend, keys: Array) -> Array:
+        """Return `keys` [rows, kv_heads, key_dim] as they are stored, or stored ones as they were."""
+        return keys if self.hadamard is None else self.hadamard(ops, keys)
 
     def view(self, cells: Array, starts: Array, counts: Array, places: Array | None = None) -> KVView:
         """Return the view of rows that see these cells."""

@@ -26,8 +26,7 @@ def attend(
 
     Query head h reads kv head h * kv_heads // heads.
     """
-    if seen.hadamard is not None:
-        query = seen.hadamard(ops, query)
+    query = seen.as_keys(ops, query)
     mixed = ops.attention(
         query, seen.keys, seen.values, seen.cells, seen.starts, seen.counts, scale, softcap, sinks, bias,
         seen.places if bias is not None else None,

@@ -162,8 +162,7 @@ class EntryIndexer(Module):
         o, ops = self.options, self.ops
         query = self.query(vector).reshape(len(hidden), o.indexer_heads, o.indexer_dim)
         ops.rope_(query, positions, self.compressor.rope)
-        if seen.hadamard is not None:
-            query = seen.hadamard(ops, query)
+        query = seen.as_keys(ops, query)
         weights = self.head_weights(hidden)
         return ops.choose_cells(
             query, weights, seen.keys, seen.cells, seen.starts, seen.counts, o.most_chosen

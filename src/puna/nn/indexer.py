@@ -127,8 +127,7 @@ class Indexer(Module):
             ops.rope_(key, positions, rope)
         kept.put(key, None)
         seen = kept.view()
-        if seen.hadamard is not None:
-            query = seen.hadamard(ops, query)
+        query = seen.as_keys(ops, query)
         return ops.choose_cells(
             query, weights, seen.keys, seen.cells, seen.starts, seen.counts, o.most_chosen
         )
@@ -195,8 +194,7 @@ class GroupIndexer(Module):
         kept.put(pooled.reshape(count, 1, o.indexer_dim), None)
         query = self.query(vector).reshape(count, o.indexer_heads, o.indexer_dim)
         seen = kept.view()
-        if seen.hadamard is not None:
-            query = seen.hadamard(ops, query)
+        query = seen.as_keys(ops, query)
         return ops.choose_cells(
             query, weights, seen.keys, seen.cells, seen.starts, seen.counts, o.most_chosen, o.group_size
         )

@@ -55,9 +55,7 @@ class AttentionObservation:
         if layer not in self._heads:
             return
         heads = self._heads[layer]
-        if seen.hadamard is not None:
-            query = seen.hadamard(ops, query)
-        found = ops.numpy(query)
+        found = ops.numpy(seen.as_keys(ops, query))
         if layer not in self._queries:
             self._queries[layer] = np.zeros((self._inputs, len(heads), found.shape[2]), np.float32)
         begin = position - self.first

@@ -75,8 +75,7 @@ class BlockIndexer(Module):
             ops.rope_(key, positions, rope)
         kept.put(key, None)
         seen = kept.view()
-        if seen.hadamard is not None:
-            query = seen.hadamard(ops, query)
+        query = seen.as_keys(ops, query)
         return ops.choose_blocks(
             query, seen.keys, seen.cells, seen.starts, seen.counts, o.block_size, o.most_blocks,
             o.local_blocks,

@@ -171,8 +171,7 @@ class PooledIndexer(Module):
         pooled = self.key_norm(self.mean(key, state, _KEYS))
         kept.put(self.rotated(pooled, positions, state, rope).reshape(count, 1, o.indexer_dim), None)
         seen = kept.view()
-        if seen.hadamard is not None:
-            query = seen.hadamard(ops, query)
+        query = seen.as_keys(ops, query)
         return ops.choose_cells(
             query, self.head_weights(key), seen.keys, seen.cells, seen.starts, seen.counts, o.most_chosen,
             o.block_size,
