@@ -17,7 +17,14 @@ from puna.errors import InsufficientMemoryError
 from puna.gguf import open_gguf
 from puna.model.load import LoadedModel, LoadSettings, load_model, planned_forecast
 from puna.model.memory import Forecast, experts_before
-from puna.model.placement import DeviceRoom, DeviceStage, UsableDevices, ends_of_stages, placements
+from puna.model.placement import (
+    DeviceRoom,
+    DeviceStage,
+    UsableDevices,
+    ends_of_stages,
+    parallel_placement,
+    placements,
+)
 from puna.ops import Weight, default_backend
 from puna.options import Placement
 from puna.runner.process import _loaded
@@ -382,3 +389,34 @@ def test_a_forecast_shows_each_device(path: Path, monkeypatch: pytest.MonkeyPatc
     assert table.on("GPU 0") <= memory
     assert table.total == table.on("GPU 0") + table.on("CPU")
     assert table.on("CPU") > table.tokenizer + table.process
+
+
+# --- tensor parallelism -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wanted", "used", "warning"),
+    [
+        (Placement(), [0, 1], ""),
+        (Placement(main_gpu=2), [2, 0], ""),
+        (Placement(tensor_split=(0.0, 0.0)), [0, 1], ""),  # no shares at all, as with other placements
+        (Placement(tensor_split=(0.0, 1.0, 1.0)), [1, 2], ""),
+        (
+            Placement(tensor_split=(3.0, 1.0)), [0, 1],
+            "with PUNA_TENSOR_PARALLEL, all GPUs have the same share, not those of tensor_split",
+        ),
+        (
+            Placement(num_gpu=5, main_gpu=7), [0, 1],
+            "there is no GPU 7 for main_gpu; num_gpu has no effect beside PUNA_TENSOR_PARALLEL",
+        ),
+    ],
+)  # fmt: skip
+def test_ranks_are_on_the_gpus_that_options_name(
+    wanted: Placement, used: list[int], warning: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus = use_gpus(monkeypatch, PLENTY, PLENTY, PLENTY)
+    found = parallel_placement(gpus, 2, wanted)
+    [stage] = found.stages
+    assert [gpus.index(ops) for ops in stage.ranks] == used
+    assert stage.ops is stage.ranks[0]
+    assert found.warning == warning

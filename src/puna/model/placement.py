@@ -268,9 +268,14 @@ def parallel_placement(gpus: Sequence[Backend], ranks: int, wanted: Placement) -
             f"PUNA_TENSOR_PARALLEL={ranks} needs {ranks} GPUs, and this model can use {len(usable)}"
         )
     used = tuple(usable[:ranks])
-    warning = "num_gpu has no effect beside PUNA_TENSOR_PARALLEL" if wanted.num_gpu > 0 else ""
+    warnings = [_unheeded(gpus, wanted)]
+    if wanted.num_gpu > 0:
+        warnings.append("num_gpu has no effect beside PUNA_TENSOR_PARALLEL")
+    if len({share for share in wanted.tensor_split if share}) > 1:
+        warnings.append("with PUNA_TENSOR_PARALLEL, all GPUs have the same share, not those of tensor_split")
     stage = DeviceStage(used[0], 0, 0, share=ModelShare(0, ranks), ranks=used)
-    return Placed((stage,), 1, len(gpus), warning)  # any number but 0 means all layers
+    # Any number of layers but 0 means all.
+    return Placed((stage,), 1, len(gpus), "; ".join(filter(None, warnings)))
 
 
 def sizes_on_gpu(sizes: Mapping[str, int], forecast: MemoryForecast) -> dict[str, int]:
@@ -282,7 +287,7 @@ def sizes_on_gpu(sizes: Mapping[str, int], forecast: MemoryForecast) -> dict[str
 def _in_order(gpus: Sequence[Backend], wanted: Placement) -> list[Backend]:
     """Return the GPUs that a model may use, the main one first."""
     shares = [*wanted.tensor_split[: len(gpus)], *[0.0] * len(gpus)]
-    used = [number for number in range(len(gpus)) if shares[number] or not wanted.tensor_split]
+    used = [number for number in range(len(gpus)) if shares[number] or not any(wanted.tensor_split)]
     return [gpus[number] for number in sorted(used or [0], key=lambda number: number != wanted.main_gpu)]
 
 
