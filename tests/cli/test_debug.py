@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
 from puna import demo
 from puna.cli import main
 from puna.cli.local import describe_contents as describe
+from puna.cli.local import describe_memory
 from puna.kvcache.contents import Contents, Held
+from puna.model.memory import MemoryTable, PartMemory
 from tests.cli.shell import Shell
 from tests.waiting import wait_until
 
@@ -80,3 +83,9 @@ def test_debug_memory_adds_up_the_parts_of_a_model(capsys: pytest.CaptureFixture
     assert table["totals"] == {"CPU": beside + sum(one["weights"] + one["cache"] for one in table["parts"])}
     assert main(["debug", "memory"]) == 1
     assert "Usage: puna debug memory MODEL" in capsys.readouterr().err
+
+
+def test_memory_of_a_rank_is_that_of_each() -> None:
+    table = MemoryTable(8, 1, 8, (PartMemory("layer 0", "GPU 0", 1, 1),), activations=1, tokenizer=1)
+    assert "GPUs that need as much each" not in describe_memory(table, 10)
+    assert "GPUs that need as much each: 2" in describe_memory(replace(table, ranks=2), 10).splitlines()

@@ -144,6 +144,7 @@ def describe_memory(table: MemoryTable, available: int) -> str:
         f"Tokenizer: {progress.size(table.tokenizer)}",
         f"Process: {progress.size(table.process)}",
         *(f"Total on {device}: {progress.size(table.on(device))}" for device in table.devices),
+        *([f"GPUs that need as much each: {table.ranks}"] if table.ranks > 1 else []),
         f"Available: {progress.size(available)}",
     ]
     head = f"Context of {table.context} tokens for each of {table.parallel} parallel requests"

@@ -94,6 +94,7 @@ class MemoryTable:
     process: int = _PROCESS_BYTES
     bookkeeping: int = 0  # of sequences' cells
     beside: tuple[tuple[str, int], ...] = ()  # activations on devices other than the first, by device
+    ranks: int = 1  # devices that need as much each (see `puna.model.shares`)
 
     def layer(self, number: int) -> PartMemory:
         """Return the part of a layer on the device that has its cache."""
@@ -365,6 +366,7 @@ class Forecast(MemoryForecast):
             bookkeeping=self._cache.bookkeeping_bytes(
                 sequences=parallel, longest=context, capacity=context * parallel
             ),
+            ranks=1 if self.options.share is None else self.options.share.count,
         )
 
 
