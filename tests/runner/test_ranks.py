@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -24,8 +25,11 @@ from puna.errors import (
     UnsupportedModelError,
 )
 from puna.gguf import GGMLType
+from puna.kvcache.types import KVTypes
 from puna.model.load import LoadedModel, LoadSettings, load_model
 from puna.model.parallel.model import ParallelModel
+from puna.model.parallel.ranks import OtherRanks
+from puna.model.parallel.wire import LoadShare
 from puna.model.placement import DeviceStage
 from puna.ops.gpu.torch_backend import TorchBackend
 from puna.options import AdapterFile, Options, Placement
@@ -131,12 +135,14 @@ def check(path: Path) -> None:
 
 
 def test_answers_are_those_of_one_process_until_a_rank_ends(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_gpus(monkeypatch, 1 << 30, 1 << 30)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     loaded = load_model(path, LoadSettings(context=64))
     assert isinstance(loaded.model, ParallelModel)
     run = answered(loaded)
+    assert not list(tmp_path.iterdir()), "a process that is killed leaves no file"
     assert [run.tokens(number) for number in range(len(PROMPTS))] == alone(path)
     [rank] = ranks_of(os.getpid())
     rank.kill()
@@ -236,3 +242,31 @@ def test_what_cannot_be_computed_so_is_refused_before_ranks_start(
         UnsupportedModelError, match="2 heads of keys and values cannot be divided among 3 GPUs"
     ):
         load_model(path)
+
+
+def test_ranks_are_told_what_the_model_is_loaded_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_gpus(monkeypatch, 1 << 30, 1 << 30)
+    told: list[LoadShare] = []
+
+    def started(orders: list[LoadShare]) -> OtherRanks:
+        told.extend(orders)
+        raise UnavailableError("enough")
+
+    monkeypatch.setattr(OtherRanks, "started", started)
+    settings = LoadSettings(
+        context=48,
+        parallel=3,
+        batch_size=24,
+        reserved=5,
+        cache_types=KVTypes.parse("q8_0"),
+        prediction_heads=False,
+        placement=Placement(main_gpu=1),
+    )
+    with pytest.raises(UnavailableError, match="enough"):
+        load_model(path, settings)
+    [order] = told
+    assert (order.path, order.rank, order.count) == (str(path), 1, 2)
+    assert order.device == 0, "rank 0 has the main GPU"
+    for name in ("context", "parallel", "batch_size", "reserved", "prediction_heads"):
+        assert getattr(order, name) == getattr(settings, name)
+    assert KVTypes.parse(order.cache_types) == settings.cache_types

@@ -447,6 +447,7 @@ def _ranks_for(request: _Request, stage: DeviceStage) -> OtherRanks:
                 batch_size=settings.batch_size,
                 reserved=settings.reserved,
                 cache_types=str(settings.cache_types),
+                prediction_heads=settings.prediction_heads,
             )
             for rank, ops in enumerate(stage.ranks)
             if rank

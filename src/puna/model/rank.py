@@ -29,9 +29,8 @@ from puna.model.parallel.wire import (
     ShareRefused,
     ToRank,
 )
-from puna.model.parallel.worker import Orders, RankWorker, reason_of
+from puna.model.parallel.worker import Orders, RankWorker, reason_of, report
 from puna.model.shares import ModelShare
-from puna.model.split.wire import Broken
 from puna.ops import backends
 
 log = logging.getLogger("puna.parallel")
@@ -61,10 +60,10 @@ def serve(owner: RankConnection) -> None:
     try:
         group = ops.join_ranks(Path(meet.meeting), request.rank, request.count, PATIENCE_S)
     except Exception as error:
-        owner.send(Broken(stage=request.rank, reason=reason_of(error)))
-        raise
+        report(error, owner, request.rank)
+        return
     join_ranks(loaded.model, group)
-    RankWorker(loaded.model, owner, request.rank).run(orders)
+    RankWorker(loaded.model, owner, request.rank, reserved=request.reserved).run(orders)
 
 
 def _load(request: LoadShare, owner: RankConnection) -> LoadedStage | None:
@@ -75,6 +74,7 @@ def _load(request: LoadShare, owner: RankConnection) -> LoadedStage | None:
         batch_size=request.batch_size,
         reserved=request.reserved,
         cache_types=KVTypes.parse(request.cache_types),
+        prediction_heads=request.prediction_heads,
     )
     try:
         gpus = backends()
@@ -108,8 +108,13 @@ def main() -> None:
     output = logging.StreamHandler(sys.stderr)
     output.setFormatter(LineFormatter("%(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[output])
-    serve(RankConnection(socket.socket(fileno=int(number)), ToRank))
-    os._exit(0)
+    status = 0
+    try:
+        serve(RankConnection(socket.socket(fileno=int(number)), ToRank))
+    except Exception:
+        log.exception("a rank has failed")
+        status = 1
+    os._exit(status)  # at its usual end, torch may wait for other ranks
 
 
 if __name__ == "__main__":

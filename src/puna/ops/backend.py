@@ -669,7 +669,7 @@ class Backend(ABC):
     def join_ranks(self, meeting: Path, rank: int, count: int, timeout_s: float) -> Collectives:
         """Meet the other processes that compute the same model, at the file `meeting`; this one is `rank`.
 
-        Its operations wait at most `timeout_s`. Raises `UnavailableError` where there is none, and
+        It waits at most `timeout_s`. Raises `UnavailableError` where there is no way to do so, and
         `RuntimeError` if the others do not come.
         """
         raise UnavailableError(f"{self.kernels} has no tensor parallelism")

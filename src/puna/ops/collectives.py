@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 class Collectives(Protocol):
     """Operations of all ranks of a model together, which each of them calls in the same order.
 
-    Each waits for the other ranks, and raises `RuntimeError` if one of them is gone or takes too long.
+    Each waits for the other ranks. If one of them is gone, it raises `RuntimeError`; or its result, which the
+    device computes later, may be nonsense, or not come before `abort`.
     """
 
     rank: int  # of this process, from 0
@@ -24,7 +25,7 @@ class Collectives(Protocol):
         """Return the columns of all ranks' arrays [T, widths[rank]], in the order of ranks."""
 
     def abort(self) -> None:
-        """Let an operation that waits in another thread fail, where that is possible."""
+        """End operations that wait for other ranks, where that is possible; it may itself wait for them."""
 
     def close(self) -> None:
         """Leave the other ranks."""

@@ -319,7 +319,7 @@ def _loaded(engine: Engine) -> Loaded:
         context_length=engine.context,
         parallel=engine.parallel,
         weight_bytes=engine.weight_bytes,
-        cache_bytes=engine.cache_bytes * loaded.ranks,
+        cache_bytes=_cache_bytes(engine),
         kernels=loaded.kernels if own else "ggml",
         engine=loaded.model.engine,
         vram_bytes=_vram_bytes(engine),
@@ -346,13 +346,18 @@ def _device(loaded: LoadedModel) -> str:
     return f"{', '.join(f'{each})' for each in (first, *others[:-1]))} and {others[-1]})"
 
 
+def _cache_bytes(engine: Engine) -> int:
+    """Return the most that caches can take in all ranks; only rank 0 has that of a draft model."""
+    return engine.cache_bytes + engine.room.cache_bytes * (engine.loaded.ranks - 1)
+
+
 def _vram_bytes(engine: Engine) -> int:
     """Return the bytes on GPUs: with Puna's own engine also of caches and of the draft model."""
     loaded = engine.loaded
     if not loaded.layers_on_gpu:
         return loaded.vram_bytes
     draft = engine.weight_bytes - loaded.weight_bytes
-    return loaded.vram_bytes + draft + round(engine.cache_bytes * loaded.ranks * loaded.cache_share_on_gpu)
+    return loaded.vram_bytes + draft + round(_cache_bytes(engine) * loaded.cache_share_on_gpu)
 
 
 def _warnings(loaded: LoadedModel) -> tuple[str, ...]:
@@ -457,7 +462,7 @@ def _pong(message: Ping, chat: ChatModel) -> Pong:
         active=chat.active,
         running=chat.running,
         step_age_s=time.monotonic() - started if started is not None else 0.0,
-        cache_bytes=engine.provided_bytes * engine.loaded.ranks,
+        cache_bytes=engine.provided_bytes + engine.cache.provided_bytes * (engine.loaded.ranks - 1),
         cells=engine.cache.counts(),
         evicted=engine.evicted,
         memory_bytes=process_memory(),
@@ -490,7 +495,7 @@ def _grow(message: Grow, engine: Engine, channel: _Parent) -> None:
         return Grown(
             id=message.id,
             context_length=engine.context,
-            cache_bytes=engine.cache_bytes * engine.loaded.ranks,
+            cache_bytes=_cache_bytes(engine),
             vram_bytes=_vram_bytes(engine),
         )
 

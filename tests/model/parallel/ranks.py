@@ -73,6 +73,22 @@ class ThreadGroup:
         return found
 
 
+class SilentGroup(ThreadGroup):
+    """A group whose operations end with nonsense when it is aborted, as those of NCCL do."""
+
+    def sum(self, x: Any) -> Any:
+        try:
+            return super().sum(x)
+        except RuntimeError:
+            return x
+
+    def join(self, x: Any, widths: Sequence[int]) -> Any:
+        try:
+            return super().join(x, widths)
+        except RuntimeError:
+            return self._ops.array(np.zeros((len(x), sum(widths)), np.float32))
+
+
 @dataclasses.dataclass
 class Parallel:
     """A model, its first rank's group, and what its ranks do."""
@@ -89,8 +105,10 @@ class Parallel:
 
 
 @contextmanager
-def parallel(path: Path, count: int, ops: Backend) -> Iterator[Parallel]:
-    """Load a model that `count` ranks compute with `ops`."""
+def parallel(
+    path: Path, count: int, ops: Backend, kind: type[ThreadGroup] = ThreadGroup
+) -> Iterator[Parallel]:
+    """Load a model that `count` ranks compute with `ops`; rank 0 has a group of `kind`."""
     with ExitStack() as stack:
         whole = load_model(path, stages=[DeviceStage(ops, 0, 0)])
         meeting = Meeting(count)
@@ -107,7 +125,7 @@ def parallel(path: Path, count: int, ops: Backend) -> Iterator[Parallel]:
             thread.start()
             stack.callback(thread.join, PATIENCE_S)
         first = load_share(path, LoadSettings(), ModelShare(0, count), ops).model
-        group = ThreadGroup(meeting, ops, 0)
+        group = kind(meeting, ops, 0)
         join_ranks(first, group)
         ranks = OtherRanks(others)
         losses: list[ModelLostError] = []
@@ -116,6 +134,7 @@ def parallel(path: Path, count: int, ops: Backend) -> Iterator[Parallel]:
         ranks.loaded = [
             ShareLoaded(weight_bytes=0, room_bytes=1 << 30, device=f"GPU {each.rank}") for each in others
         ]
+        ranks.room_bytes = [each.room_bytes for each in ranks.loaded]
         model = ParallelModel(first, ranks)
         stack.callback(model.close)
         yield Parallel(dataclasses.replace(whole, model=model), group, shares, losses)
@@ -132,6 +151,6 @@ def _work(worker: RankWorker, connection: RankConnection) -> None:
         orders.put(None)
 
     threading.Thread(target=receive, daemon=True).start()
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(OSError):  # rank 0 has given up first
         worker.run(orders)
     connection.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,8 @@ import pytest
 import torch
 
 from puna.batch import Batch
+from puna.engine.engine import Engine
+from puna.engine.room import EngineSizes
 from puna.errors import ModelLostError
 from puna.gguf import GGMLType
 from puna.kvcache.types import F16_TYPES, KVTypes
@@ -18,8 +22,9 @@ from puna.model.load import LoadedModel, load_model
 from puna.model.placement import DeviceStage
 from puna.ops import Backend
 from puna.ops.gpu.torch_backend import TorchBackend
+from puna.runner.process import _loaded
 from tests.engine.runs import Run
-from tests.model.parallel.ranks import Parallel, parallel
+from tests.model.parallel.ranks import Parallel, SilentGroup, parallel
 from tests.tiny.decoders import TinyDecoder, tiny_decoder_gguf
 from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 from tests.waiting import wait_until
@@ -149,13 +154,7 @@ def test_each_rank_keeps_its_part_of_weights_and_caches(path_of: Callable[[str],
         shares: list[Any] = [ranks.model.first, *ranks.shares]
         for share in shares:
             for layer, complete in zip(share.layers, whole.layers, strict=True):
-                for half in (
-                    "mixer.query",
-                    "mixer.value",
-                    "mixer.output",
-                    "feed_forward.up",
-                    "feed_forward.down",
-                ):
+                for half in DIVIDED:
                     part, name = half.split(".")
                     ours = getattr(getattr(layer, part), name).weight
                     theirs = getattr(getattr(complete, part), name).weight
@@ -193,10 +192,36 @@ def test_several_requests_at_once_get_the_answers_of_one_process(
         np.testing.assert_allclose(ours, vector, atol=1e-4)
 
 
+def test_caches_of_all_ranks_are_counted_and_a_draft_model_once(
+    path_of: Callable[[str], Path], ops: Backend
+) -> None:
+    path = path_of("llama, Q8_0")
+
+    def counted(loaded: LoadedModel) -> int:
+        loaded = dataclasses.replace(loaded, draft=alone(path, ops))
+        engine = Engine(loaded, EngineSizes(context=CONTEXT, parallel=2))
+        found = _loaded(engine).cache_bytes
+        engine.close()
+        return found
+
+    expected = counted(alone(path, ops))
+    with parallel(path, 2, ops) as ranks:
+        assert counted(ranks.loaded) == expected
+
+
+def test_room_for_caches_is_that_of_the_rank_with_the_least(
+    path_of: Callable[[str], Path], ops: Backend
+) -> None:
+    with parallel(path_of("llama, Q8_0"), 2, ops) as ranks:
+        ranks.shares[0].cache_room = lambda reserved: 1 << 20  # it had more before it met the others
+        ranks.loaded.make_cache(sequences=1, context=CONTEXT)
+        assert ranks.model.cache_room() == 1 << 20
+
+
 # --- failures ---------------------------------------------------------------------------------------
 
 
-def fail_in(model: Any, error: Exception) -> None:
+def fail_in(model: Any, error: BaseException) -> None:
     """Let a model's pass raise an error after its first layer."""
 
     def forward(*_: Any) -> Any:
@@ -234,3 +259,36 @@ def test_failure_of_the_first_rank_keeps_no_other_waiting(
         fail_in(ranks.model.first, MemoryError("no more"))
         with pytest.raises(ModelLostError, match="rank 0: MemoryError: no more"):
             one_pass(ranks)
+
+
+def test_interrupted_pass_ends_the_model(path_of: Callable[[str], Path], ops: Backend) -> None:
+    """The other ranks are in the middle of it, and would take the next pass's results for its own."""
+    with parallel(path_of("llama, Q8_0"), 2, ops) as ranks:
+        fail_in(ranks.model.first, KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            one_pass(ranks)
+        with pytest.raises(ModelLostError, match="rank 0 was interrupted"):
+            one_pass(ranks)
+
+
+def test_pass_in_which_a_rank_was_lost_has_no_result(path_of: Callable[[str], Path], ops: Backend) -> None:
+    with parallel(path_of("llama, Q8_0"), 2, ops, SilentGroup) as ranks:
+        fail_in(ranks.shares[0], ValueError("a defect"))
+        with pytest.raises(ModelLostError, match="rank 1: ValueError: a defect"):
+            one_pass(ranks)
+
+
+def test_pass_for_which_a_rank_waits_too_long_ends_the_model(
+    path_of: Callable[[str], Path], ops: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("puna.model.parallel.ranks._PASS_S", 0.0)
+    monkeypatch.setattr("puna.model.parallel.ranks._LOOK_S", 0.01)
+    with parallel(path_of("llama, Q8_0"), 2, ops, SilentGroup) as ranks:
+        go_on = threading.Event()
+        ranks.shares[0].layers[1].forward = lambda *_: go_on.wait()
+        try:
+            with pytest.raises(ModelLostError, match="a rank has kept others waiting for 0 s"):
+                one_pass(ranks)
+            wait_until(lambda: bool(ranks.losses), "the loss is reported")
+        finally:
+            go_on.set()

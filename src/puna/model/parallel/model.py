@@ -70,7 +70,7 @@ class ParallelModel(StagedModel):
 
     def cache_room(self, reserved: int = 0) -> int:
         taken = self._cache.provided_bytes if self._cache is not None else 0
-        rooms = [each.room_bytes - taken for each in self.ranks.loaded]
+        rooms = [room - taken for room in self.ranks.room_bytes]
         return max(min(self.first.cache_room(reserved), *rooms), 0)
 
     def sample_cache(self, types: KVTypes) -> Cache:
@@ -96,17 +96,25 @@ class ParallelModel(StagedModel):
     ) -> Iterator[Cache]:
         """Have the other ranks compute what this block does with the cache that it gets."""
         assert isinstance(cache, RepeatedCache), "the model has caches of its own"
+        assert cache is self._cache, "ranks have the newest cache alone"
         assert cache.batch is not None
+        assert not cache.told, "ranks make room with each step"
         assert batch.kept is None, "nothing that reads hidden states works with it"
         wanted = None if predicted is None else np.asarray(self.ops.numpy(predicted), np.int64).tobytes()
         message, _ = packed(cache.batch, whole=False, images=False)
         self.ranks.tell(Step(batch=message, logits=logits, predicted=wanted))
         cache.told = True
         try:
-            yield cache.own
-        except Exception as error:
-            # The others wait for what will not come.
-            raise error if isinstance(error, ModelLostError) else self.ranks.failed(error) from error
+            with self.ranks.in_pass():
+                yield cache.own
+                self.ops.finish()
+        except ModelLostError:
+            raise
+        except Exception as error:  # the others wait for what will not come
+            raise self.ranks.failed(error) from error
+        except BaseException:
+            self.ranks.give_up("rank 0 was interrupted")
+            raise
 
     def layer_ropes(self, context: int) -> list[Rope | None]:
         """See `Decoder.layer_ropes`."""

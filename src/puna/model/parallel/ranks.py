@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from puna.errors import InsufficientMemoryError, ModelLostError, RunnerError, UnavailableError
 from puna.model.parallel.wire import (
+    CacheMade,
     FromRank,
     LoadShare,
     Meet,
@@ -29,7 +32,7 @@ from puna.model.split.wire import Broken, MakeCache, StageMessage
 if TYPE_CHECKING:
     from puna.ops.collectives import Collectives
 
-T = TypeVar("T", ShareLoaded, MakeCache)
+T = TypeVar("T", ShareLoaded, CacheMade)
 
 log = logging.getLogger("puna.parallel")
 
@@ -37,6 +40,9 @@ log = logging.getLogger("puna.parallel")
 _NEWS_S: Final = 2.0
 #: How long a rank may take to end once its connection is closed.
 _END_S: Final = 10.0
+#: How long a pass may take, in which kernels may have to be compiled, and how often that is looked at.
+_PASS_S: Final = 300.0
+_LOOK_S: Final = 5.0
 
 
 class OtherRank:
@@ -87,7 +93,8 @@ class OtherRank:
             self.process.wait(_END_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            self.process.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may hold it
+                self.process.wait(_END_S)
 
 
 class OtherRanks:
@@ -96,6 +103,7 @@ class OtherRanks:
     def __init__(self, ranks: Sequence[OtherRank]) -> None:
         self.ranks = list(ranks)
         self.loaded: list[ShareLoaded] = []
+        self.room_bytes: list[int] = []  # for the cache of each, when it was asked last
         self.on_loss: Callable[[ModelLostError], object] = lambda _: None
         self._group: Collectives | None = None
         self._folder = Path(tempfile.mkdtemp(prefix="puna-ranks-"))  # for this user alone
@@ -103,6 +111,8 @@ class OtherRanks:
         self._lost: ModelLostError | None = None
         self._lock = threading.Lock()
         self._closed = False
+        self._deadline = math.inf  # of the running pass
+        threading.Thread(target=self._keep_time, name="puna-ranks-clock", daemon=True).start()
         for each in self.ranks:
             threading.Thread(target=self._watch, args=[each], name="puna-ranks", daemon=True).start()
 
@@ -128,6 +138,7 @@ class OtherRanks:
         Raises `InsufficientMemoryError`, `ModelLostError`, and `UnavailableError` for other reasons.
         """
         self.loaded = [self._answer(each, ShareLoaded) for each in self.ranks]
+        self.room_bytes = [each.room_bytes for each in self.loaded]
 
     def meet(self, join: Callable[[Path], Collectives]) -> Collectives:
         """Return what `join` does with a file, once all ranks do the same. Raises `ModelLostError`."""
@@ -152,8 +163,24 @@ class OtherRanks:
     def make_caches(self, message: MakeCache) -> None:
         """Make the caches of all ranks. Raises `ModelLostError`."""
         self.tell(message)
-        for each in self.ranks:
-            self._answer(each, MakeCache)
+        self.room_bytes = [self._answer(each, CacheMade).room_bytes for each in self.ranks]
+        # All have met now, and a process that is killed would leave it.
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def in_pass(self) -> Iterator[None]:
+        """Limit the time of the operations with other ranks in this context.
+
+        Raises `ModelLostError` afterwards if a rank was lost: operations may then have ended without an error
+        and without a result.
+        """
+        self._deadline = time.monotonic() + _PASS_S
+        try:
+            yield
+        finally:
+            self._deadline = math.inf
+        if self._lost is not None:
+            raise self._lost
 
     def failed(self, error: Exception) -> ModelLostError:
         """Give up after `error` in an operation with other ranks, and return why: the loss of one, if so."""
@@ -170,13 +197,16 @@ class OtherRanks:
             for each in self.ranks:
                 each.answers.put(lost)
                 each.connection.close()
-            if self._group is not None:
-                self._group.abort()
+            if self._group is not None:  # NCCL may wait for what is gone
+                threading.Thread(target=self._group.abort, name="puna-ranks-abort", daemon=True).start()
         return lost
 
     def close(self) -> None:
-        """End the processes."""
+        """End the processes, unless that has been done."""
+        if self._closed:
+            return
         self._closed = True
+        self._news.set()
         for each in self.ranks:
             each.close()
         if self._group is not None:
@@ -216,8 +246,16 @@ class OtherRanks:
                 rank.answers.put(message)
         except (OSError, RunnerError) as broken:
             log.debug("the connection of rank %d broke: %s", rank.rank, broken)
-        if self._closed or self._lost is not None:
-            return
-        lost = self.give_up(reason or f"rank {rank.rank} {rank.end_in_words()}")
+        if not self._closed and self._lost is None:
+            self._lose(reason or f"rank {rank.rank} {rank.end_in_words()}")
+
+    def _keep_time(self) -> None:
+        """Give up when a pass takes too long: NCCL's operations wait for ever."""
+        while not self._news.wait(_LOOK_S):
+            if time.monotonic() > self._deadline:
+                self._lose(f"a rank has kept others waiting for {_PASS_S:.0f} s")
+
+    def _lose(self, reason: str) -> None:
+        lost = self.give_up(reason)
         log.error("%s", lost)
         self.on_loss(lost)

@@ -17,7 +17,7 @@ from puna.model.split.wire import (
     Undo,
 )
 
-#: How long an operation waits for the other ranks: a rank may have to compile a kernel before.
+#: How long ranks wait for one another when they meet, and in an operation if the backend has a clock.
 PATIENCE_S: Final = 120.0
 
 
@@ -33,6 +33,7 @@ class LoadShare(StageMessage, frozen=True):
     batch_size: int
     reserved: int
     cache_types: str
+    prediction_heads: bool
 
 
 class ShareLoaded(StageMessage, frozen=True):
@@ -41,6 +42,12 @@ class ShareLoaded(StageMessage, frozen=True):
     weight_bytes: int
     room_bytes: int  # for its cache
     device: str
+
+
+class CacheMade(StageMessage, frozen=True):
+    """The answer to `MakeCache`."""
+
+    room_bytes: int  # for the cache, with what it takes already, now that the rank has everything else
 
 
 class ShareRefused(StageMessage, frozen=True):
@@ -66,7 +73,7 @@ class Step(StageMessage, frozen=True):
 
 
 ToRank = LoadShare | Meet | MakeCache | Step | Undo | Remove | CopyPrefix | LimitCells | Compact
-FromRank = ShareLoaded | ShareRefused | MakeCache | Broken
+FromRank = ShareLoaded | ShareRefused | CacheMade | Broken
 
 RankConnection = PartLink[ToRank]
 OwnerConnection = PartLink[FromRank]

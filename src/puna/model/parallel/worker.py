@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final
 
@@ -11,12 +12,14 @@ from puna.errors import PunaError, RunnerError
 from puna.kvcache.cache import Cache
 from puna.kvcache.types import KVTypes
 from puna.machine import is_out_of_memory
-from puna.model.parallel.wire import RankConnection, Step, ToRank
+from puna.model.parallel.wire import CacheMade, RankConnection, Step, ToRank
 from puna.model.split.repeated import repeat
 from puna.model.split.wire import Broken, MakeCache, on_stage, unpacked
 
 if TYPE_CHECKING:
     from puna.model.decoder import Decoder
+
+log = logging.getLogger("puna.parallel")
 
 #: Longer reasons of a failure are cut.
 _REASON_CHARS: Final = 500
@@ -28,20 +31,21 @@ Orders = SimpleQueue["ToRank | None"]
 class RankWorker:
     """The share of a model in this process, whose layers exchange results with others (`join_ranks`)."""
 
-    def __init__(self, model: Decoder, owner: RankConnection, rank: int) -> None:
+    def __init__(self, model: Decoder, owner: RankConnection, rank: int, *, reserved: int = 0) -> None:
+        """`reserved` bytes of memory are for others."""
         self._model = model
         self._owner = owner
         self._rank = rank
+        self._reserved = reserved
         self._cache: Cache | None = None
 
     def run(self, orders: Orders) -> None:
-        """Do what rank 0 says until it says no more. An error is reported to it and raised."""
+        """Do what rank 0 says until it says no more, or until an error, which is reported to it."""
         try:
             while (message := orders.get()) is not None:
                 self._take(message)
         except Exception as error:
-            self._owner.send(Broken(stage=self._rank, reason=reason_of(error)))
-            raise
+            report(error, self._owner, self._rank)
         finally:
             if self._cache is not None:
                 self._cache.close()
@@ -56,7 +60,8 @@ class RankWorker:
                 capacity=message.capacity,
                 types=KVTypes.parse(message.types),
             )
-            self._owner.send(message)
+            room = self._model.cache_room(self._reserved) + self._cache.provided_bytes
+            self._owner.send(CacheMade(room_bytes=room))
             return
         if self._cache is None:
             raise RunnerError("a rank needs a cache first")
@@ -77,6 +82,12 @@ class RankWorker:
                 hidden = hidden[ops.array(np.frombuffer(step.predicted, np.int64))]
             model.logits(hidden)
         ops.finish()
+
+
+def report(error: Exception, owner: RankConnection, rank: int) -> None:
+    """Log an error, and then tell rank 0, whose own last line of output is to be the last."""
+    log.error("rank %d has failed", rank, exc_info=error)
+    owner.send(Broken(stage=rank, reason=reason_of(error)))
 
 
 def reason_of(error: Exception) -> str:

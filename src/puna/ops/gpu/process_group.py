@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import Final
 
 import torch
 import torch.distributed as dist
@@ -16,16 +18,24 @@ from torch import Tensor
 
 from puna.errors import UnavailableError
 
-#: Variables that keep the ranks' connections, which have no secret, within the machine.
-_INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-_LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+_LOOPBACK: Final = "lo0" if sys.platform == "darwin" else "lo"
+#: Variables, unless they are set: the ranks' connections, which have no secret, stay within the machine, and
+#: torch neither ends the process when NCCL waits too long, nor looks for other ranks' reports in the file.
+_VARIABLES: Final = {
+    "GLOO_SOCKET_IFNAME": _LOOPBACK,
+    "NCCL_SOCKET_IFNAME": f"={_LOOPBACK}",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+}
+#: How long leaving a group may take: NCCL may wait for ranks that are gone.
+_LEAVE_S: Final = 10.0
 
 
 class ProcessGroup:
     """`puna.ops.collectives.Collectives` of the device `place`; torch allows a process one group."""
 
     def __init__(self, place: torch.device, meeting: Path, rank: int, count: int, timeout_s: float) -> None:
-        """Wait for the other ranks at the file `meeting`; each operation waits at most `timeout_s`.
+        """Wait for the other ranks at the file `meeting`, and with Gloo in operations, at most `timeout_s`.
 
         Raises `UnavailableError` if torch cannot do it or has a group already, and `RuntimeError` if the
         other ranks do not come.
@@ -36,18 +46,21 @@ class ProcessGroup:
             raise UnavailableError(
                 "tensor parallelism needs torch.distributed, which this process uses for something else"
             )
-        for name in _INTERFACES:
-            os.environ.setdefault(name, _LOOPBACK)
-        on_gpu = place.type == "cuda"
+        for name, value in _VARIABLES.items():
+            os.environ.setdefault(name, value)
+        on_gpu, timeout = place.type == "cuda", timedelta(seconds=timeout_s)
+        store = dist.FileStore(str(meeting), count)  # not by its URL, whose path could have no spaces
+        store.set_timeout(timeout)
         dist.init_process_group(
             "nccl" if on_gpu else "gloo",
-            meeting.as_uri(),
+            store=store,
             rank=rank,
             world_size=count,
-            timeout=timedelta(seconds=timeout_s),
+            timeout=timeout,
             device_id=place if on_gpu else None,
         )
         self.rank = rank
+        self._group = dist.group.WORLD
 
     def sum(self, x: Tensor) -> Tensor:
         if x.numel():
@@ -63,10 +76,22 @@ class ProcessGroup:
         return torch.cat([part[:, :width] for part, width in zip(parts, widths, strict=True)], -1)
 
     def abort(self) -> None:
-        if dist.is_initialized() and dist.group.WORLD is not None:
-            with contextlib.suppress(RuntimeError):  # Gloo cannot
-                dist.group.WORLD.abort()
+        if self._group is not None:
+            with contextlib.suppress(RuntimeError):  # not every backend can
+                self._group.abort()
 
     def close(self) -> None:
-        if dist.is_initialized():
+        if self._group is None or dist.group.WORLD is not self._group:
+            return  # this group has been left, and there may be another
+        leaving = threading.Thread(target=self._leave, name="puna-leave", daemon=True)
+        try:
+            leaving.start()
+        except RuntimeError:  # the interpreter ends, and starts no threads
+            self._leave()
+        else:
+            leaving.join(_LEAVE_S)
+
+    def _leave(self) -> None:
+        self.abort()  # destroying alone would wait until all ranks do it, and they may be gone
+        with contextlib.suppress(RuntimeError):
             dist.destroy_process_group()
