@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import dataclasses
 import json
 import logging
@@ -18,6 +20,7 @@ from puna.convert.assumptions import check_settings
 from puna.convert.config import Config
 from puna.convert.keys import metadata
 from puna.convert.registry import families_called
+from puna.convert.checkpoint import Checkpoint
 from puna.errors import ConversionError
 from puna.gguf import FileType, open_gguf
 from puna.model.load import load_model
@@ -70,6 +73,7 @@ CARRIED: dict[str, tuple[Any, dict[str, Any]]] = {
     "hunyuan-dense, dynamic without alpha": (
         MODELS["hunyuan-dense"],
         {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}},
+    "falcon-h1, one table with two multipliers": (MODELS["falcon-h1"], {"tie_word_embeddings": True}),
     ),
 }  # fmt: skip
 
@@ -217,6 +221,51 @@ CONFIGURED = [
 @pytest.mark.parametrize("name", CONFIGURED)
 def test_every_setting_of_the_tiny_models_is_known(name: str) -> None:
     assert check(published_config(MODELS[name])) == []
+
+@pytest.mark.parametrize("equal", [True, False])
+def test_output_of_a_tied_checkpoint_is_kept_if_it_differs_from_the_table(
+    equal: bool, folder: Path, tmp_path: Path
+) -> None:
+    def repeat(tensors: dict[str, torch.Tensor]) -> None:
+        tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+
+    if equal:
+        rewrite_tensors(folder, repeat)
+    change_config(folder, tie_word_embeddings=True)
+    convert(folder, tmp_path / "m.gguf", FileType.F32)
+    with open_gguf(tmp_path / "m.gguf") as file:
+        assert ("output.weight" in file.tensors) is not equal
+    from transformers import AutoModelForCausalLM
+
+    theirs = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").float().eval()
+    ours = load_model(tmp_path / "m.gguf")
+    tokens = random_tokens(ours, 20, 3)
+    check_close(ours, our_log_probabilities(ours, tokens, [20]), reference_log_probabilities(theirs, tokens))
+
+
+def test_tensors_are_equal_if_all_pieces_are(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def add(tensors: dict[str, torch.Tensor]) -> None:
+        table = tensors["model.embed_tokens.weight"]
+        last = table.clone()
+        last[-1, -1] += 1
+        tensors.update(same=table.clone(), last=last, half=table.half(), flat=table.reshape(-1).clone())
+
+    rewrite_tensors(folder, add)
+    monkeypatch.setattr("puna.convert.checkpoint._PIECE", 1000)
+    with Checkpoint(folder) as checkpoint:
+        others = ("same", "last", "half", "flat")
+        equal = [checkpoint.are_equal(name, "model.embed_tokens.weight") for name in others]
+    assert equal == [True, False, False, False]
+
+
+@pytest.mark.parametrize(("tied", "refused"), [(True, True), (None, True), (False, False)])
+def test_t5_whose_output_reads_scaled_states_is_refused(tied: bool | None, refused: bool) -> None:
+    config = Config({"tie_word_embeddings": tied})
+    config.has_output = True
+    (family,) = families_called("T5ForConditionalGeneration")
+    with pytest.raises(ConversionError, match="no factor") if refused else contextlib.nullcontext():
+        family.check_others(config, ())
+
 
 
 def published_config(tiny: Any) -> dict[str, Any]:

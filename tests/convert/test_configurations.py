@@ -331,7 +331,7 @@ FOUND: Sequence[tuple[str, dict[str, Any], str]] = (
         REFUSED,  # it is 16 outside the rotation
     ),
     ("Exaone4ForCausalLM", {"sliding_window_pattern": 1}, REFUSED),
-    ("Llama4ForConditionalGeneration", {f"{OUTSIDE}tie_word_embeddings": True}, REFUSED),
+    ("Llama4ForConditionalGeneration", {f"{OUTSIDE}tie_word_embeddings": True}, EQUAL),  # nothing reads it
     ("MllamaForConditionalGeneration", {f"{OUTSIDE}tie_word_embeddings": True}, REFUSED),
     ("Llama4ForCausalLM", {"no_rope_layer_interval": 1, "layer_types": ["full_attention"] * LAYERS}, EQUAL),
 )  # fmt: skip

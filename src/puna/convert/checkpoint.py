@@ -237,6 +237,7 @@ _LARGEST_TEXT: Final = 1 << 26  # bytes; a tokenizer.json has 10 to 30 million
 _MAX_MARKS: Final = 8_000_000  # commas and opening brackets; a tokenizer.json has up to two million
 _MAX_README_BYTES: Final = 1 << 20  # bytes
 _MAX_FILES: Final = 2000
+_PIECE: Final = 1 << 24  # bytes of each of two tensors that are compared at a time
 _SCALES: Final = ("_scale_inv", "_scale")
 _CODES, _EXPONENTS = "_blocks", "_scales"  # suffixes of an MXFP4 tensor's parts
 _WEIGHT, _WEIGHT_SCALE = ".weight", ".scale"  # suffixes of small numbers and their scales (DeepSeek V4)
@@ -367,6 +368,20 @@ class Checkpoint(PublishedFolder):
             return found
         scales = decoded(scale.read(), scale.dtype).reshape(scale.shape)
         return scaled_in_blocks(found, scales, self._block)
+
+    def are_equal(self, name: str, other: str) -> bool:
+        """Whether two tensors are stored as the same bytes, and so surely hold the same numbers."""
+        first, second = self.tensors[name], self.tensors[other]
+        size = first.end - first.begin
+        return (
+            (first.dtype, first.shape) == (second.dtype, second.shape)
+            and not {name, other} & {*self._scales}
+            and all(
+                first.read(begin, begin + _PIECE) == second.read(begin, begin + _PIECE)
+                for begin in range(0, size - size % _PIECE, _PIECE)
+            )
+            and first.read(size - size % _PIECE) == second.read(size - size % _PIECE)
+        )
 
     def integers(self, name: str) -> list[int]:
         """Return a tensor's numbers exactly. Raises ConversionError unless they are 64-bit integers."""

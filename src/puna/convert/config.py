@@ -57,6 +57,7 @@ class Config:
         parts = ("text_config", "llm_config", "language_config", "lfm")
         nested = [raw[key] for key in parts if isinstance(raw.get(key), dict)]
         self.heads_ahead = 0  # extra layers that predict tokens after the next one, counted from the tensors
+        self.has_output = False  # whether the file gets an output that is not the input's table
         self.own: Mapping[str, Any] = nested[0] if nested else raw
         self.raw: dict[str, Any] = {**raw, **self.own}
         self.read: set[str] = set()  # names of the settings read, dotted if nested
@@ -180,14 +181,15 @@ class Config:
             self.defaults.pop("rope_parameters", None)
         self.raw = {**self.raw, **self.defaults}
 
-    def get(self, *names: str) -> Any:
-        """Return the first of the settings that is present and not null, or None.
+    def get(self, *names: str, otherwise: Any = None) -> Any:
+        """Return the first of the settings that is present and not null, or `otherwise`.
 
-        All of the names count as read. A dot leads to a nested setting.
+        All of the names count as read. A dot leads to a nested setting. A default of transformers belongs to
+        `Family.defaults`, because null is not always a missing setting.
         """
         found = [name for name in names if self.peek(name) is not None]
         self._note(*found[:1], *names)
-        return self.peek(found[0]) if found else None
+        return self.peek(found[0]) if found else otherwise
 
     def _note(self, *names: str) -> None:
         """Mark settings as read; the first is the one in effect."""
@@ -263,7 +265,7 @@ class Config:
         outside: float | None = self.get(
             "local_rope_theta", "rope_local_theta", "rope_local_base_freq", "swa_rope_theta"
         )
-        return own or outside
+        return outside if own is None else own
 
     def _rotations(self) -> dict[str, tuple[Any, list[str]]]:
         """Return each setting of the rotation with the names that give it, the effective one first."""

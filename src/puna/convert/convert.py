@@ -140,7 +140,7 @@ def convert_adapters(
 
 
 def check_convertible(folder: Path) -> None:
-    """Raise the errors of `convert`, `convert_tower` and `convert_adapters` without reading tensor data."""
+    """Raise the errors of `convert`, `convert_tower` and `convert_adapters` without converting tensors."""
     nowhere = folder / "nowhere.gguf"  # never written
     with Checkpoint(folder) as checkpoint:
         _model(checkpoint, nowhere, None, "", ())

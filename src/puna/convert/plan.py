@@ -194,7 +194,7 @@ class Target:
 
 
 def targets(checkpoint: Checkpoint, config: Config, family: Family, mostly: GGMLType) -> list[Target]:
-    """Return all tensors of the file, and set the number of extra prediction heads in `config`.
+    """Return all tensors of the file, and set what `config` tells of them: prediction heads and the output.
 
     Raises ConversionError for a tensor of the checkpoint without a place.
     """
@@ -202,25 +202,19 @@ def targets(checkpoint: Checkpoint, config: Config, family: Family, mostly: GGML
         name: Target(name, constant=np.ascontiguousarray(values))
         for name, values in family.extra(config).items()
     }
-    tied = _is_tied(config, family)
-    # transformers reads the outer setting, whose default may differ, or in some models the inner one.
-    stated = [bool(each.get("tie_word_embeddings")) for each in (config.whole, config.own)]
-    ambiguous = tied and config.own is not config.whole and not all(stated)
+    places = {}
     for name in checkpoint.tensors:
         if is_of_another_part(name, family):
             continue
         try:
-            place, expert = place_of(name, family, config)
+            places[name] = place_of(name, family, config)
         except (KeyError, IndexError):
             raise ConversionError(
                 f"tensor {shown(name)} has no place in a file of architecture {family.architecture}"
             ) from None
-        if ambiguous and place == "output.weight" and not family.tied:
-            raise ConversionError(
-                f"config.json: 'tie_word_embeddings' is true only {'outside' if stated[0] else 'in'} "
-                "'text_config', and the checkpoint has an output: say in both places whether it counts"
-            )
-        if place is None or (tied and place == "output.weight"):
+    repeated = _repeated_output(places, checkpoint) if _is_tied(config, family) else None
+    for name, (place, expert) in places.items():
+        if place is None or name == repeated:
             continue
         split = place if isinstance(place, Split) else None
         for index, target in enumerate(split.targets if split else (str(place),)):
@@ -236,13 +230,35 @@ def targets(checkpoint: Checkpoint, config: Config, family: Family, mostly: GGML
         if other not in found:
             found.pop(name, None)
     config.heads_ahead = sum(name.endswith(".nextn.eh_proj.weight") for name in found)
+    config.has_output = "output.weight" in found
     for each in found.values():
         _set_shape_and_type(each, checkpoint, config, mostly)
     return sorted(found.values(), key=_order)
 
 
+def _repeated_output(
+    places: Mapping[str, tuple[str | Split | None, int | None]], checkpoint: Checkpoint
+) -> str | None:
+    """Return the name of an output that repeats the input's table, or None.
+
+    Like transformers, which ties the two only if they are equal or one is missing, files keep an output that
+    differs, whatever config.json says.
+    """
+    targets = {
+        name: place.targets if isinstance(place, Split) else (place,) for name, (place, _) in places.items()
+    }
+    tables = [name for name, found in targets.items() if "token_embd.weight" in found]
+    outputs = [
+        name
+        for name, found in targets.items()
+        if name not in tables and {"output.weight", "cls.output.weight"} & {*found}
+    ]
+    pairs = ((output, table) for output in outputs for table in tables)
+    return next((output for output, table in pairs if checkpoint.are_equal(output, table)), None)
+
+
 def _is_tied(config: Config, family: Family) -> bool:
-    """Return whether the output is the input's table."""
+    """Return whether config.json says that the output is the input's table."""
     stated = config.whole.get("tie_word_embeddings", config.get("tie_word_embeddings"))
     return family.tied if stated is None else bool(stated)
 

@@ -250,6 +250,15 @@ FALCON_H1: Final = Family(
         ),
     },
     harmless=("mamba_rms_norm", "mamba_expand", "mamba_chunk_size", "mlp_expansion_factor"),
+    when=lambda config: not config.get("tie_word_embeddings"),
+)  # fmt: skip
+#: The output of a tied model is the input's table, but has a multiplier of its own.
+_TIED_FALCON_H1: Final = replace(
+    FALCON_H1, when=lambda config: bool(config.get("tie_word_embeddings")),
+    names={
+        **FALCON_H1.names,
+        "model.embed_tokens": Split(("token_embd", "output"), lambda values, config: (values, values)),
+    },
 )  # fmt: skip
 
 
@@ -322,4 +331,13 @@ JAMBA: Final = Family(
 )  # fmt: skip
 
 
-FAMILIES: Final = (MAMBA, MAMBA2, GRANITE_MOE, GRANITE_SWA, GRANITE_MOE_SWA, FALCON_H1, JAMBA)
+FAMILIES: Final = (
+    MAMBA,
+    MAMBA2,
+    GRANITE_MOE,
+    GRANITE_SWA,
+    GRANITE_MOE_SWA,
+    FALCON_H1,
+    _TIED_FALCON_H1,
+    JAMBA,
+)

@@ -106,7 +106,7 @@ def _ranking(family: Family, name: str, prompt: str) -> tuple[Family, Family]:
         replace(family, keys=keys, when=_is_reranker(name, tied=False), names={"lm_head": output}),
         replace(
             family, keys=keys, when=_is_reranker(name, tied=True),
-            names={"model.embed_tokens": table, "lm_head": None},
+            names={"model.embed_tokens": table, "lm_head": output},
         ),
     )  # fmt: skip
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Collection
+from typing import Final
 
 from puna.convert.config import Config
 from puna.convert.family import Assumption, Family, Key, Place
+from puna.errors import ConversionError
 from puna.model.published import T5_LINEARS
 
 
@@ -44,15 +46,12 @@ def _numbered(name: str, config: Config) -> str:
     return name.replace(".layer.", ".layer_")
 
 
-def _norm(config: Config) -> Any:
-    return config.get("layer_norm_epsilon") or 1e-6
-
-
 _KEYS: Final[dict[str, Key]] = {
-    "context_length": lambda config: config.get("n_positions") or 512, "feed_forward_length": "d_ff",
+    "context_length": lambda config: config.get("n_positions", otherwise=512), "feed_forward_length": "d_ff",
     "attention.head_count": lambda config: config["num_heads"],
     "attention.key_length": "d_kv", "attention.value_length": "d_kv",
-    "attention.layer_norm_epsilon": _norm, "attention.layer_norm_rms_epsilon": _norm,
+    "attention.layer_norm_epsilon": "layer_norm_epsilon",
+    "attention.layer_norm_rms_epsilon": "layer_norm_epsilon",
     "attention.relative_buckets_count": "relative_attention_num_buckets",
 }  # fmt: skip
 
@@ -64,6 +63,19 @@ _ASSUMED: Final[dict[str, Assumption]] = {
     "scale_decoder_outputs": lambda config: config.whole.get("tie_word_embeddings", True),
 }
 _HARMLESS: Final = ("is_gated_act", "scalable_attention")
+_DEFAULTS: Final = {"d_kv": 64, "layer_norm_epsilon": 1e-6}
+
+
+def _check_scale(config: Config, ignore: Collection[str]) -> list[str]:
+    """Raise ConversionError if what an output reads is scaled; readers scale only what the table reads."""
+    name = "tie_word_embeddings"
+    if config.has_output and name not in ignore and config.whole.get(name) is not False:
+        raise ConversionError(
+            f"config.json: '{name}' is not false, but the output differs from the input's table, and a file "
+            "of architecture t5 has no factor for what it reads"
+        )
+    return []
+
 
 FAMILIES: Final = (
     Family(
@@ -71,15 +83,15 @@ FAMILIES: Final = (
         architecture="t5",
         keys={
             **_KEYS, "decoder_block_count": ("num_decoder_layers", "num_layers"),
-            "decoder_start_token_id": lambda config: config.get("decoder_start_token_id") or 0,
+            "decoder_start_token_id": lambda config: config.get("decoder_start_token_id", otherwise=0),
         },
         names=_NAMES, rename=_numbered, tied=True, assumed=_ASSUMED, harmless=_HARMLESS,
-        defaults={"d_kv": 64},
+        defaults=_DEFAULTS, check_others=_check_scale,
     ),
     Family(  # no decoder, so no scaled outputs
         hf=("T5EncoderModel", "UMT5EncoderModel"), architecture="t5encoder", keys=_KEYS, names=_NAMES,
         rename=_numbered, harmless=(*_HARMLESS, "num_decoder_layers", "scale_decoder_outputs"),
-        defaults={"d_kv": 64},
+        defaults=_DEFAULTS,
         assumed={key: value for key, value in _ASSUMED.items() if key != "scale_decoder_outputs"},
     ),
 )  # fmt: skip
