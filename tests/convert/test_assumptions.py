@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import io
 import json
 import logging
 from collections.abc import Callable, Mapping
@@ -17,10 +18,11 @@ from safetensors.torch import load_file, save_file
 
 from puna.convert import convert
 from puna.convert.assumptions import check_settings
+from puna.convert.checkpoint import Checkpoint
 from puna.convert.config import Config
+from puna.convert.family import Family
 from puna.convert.keys import metadata
 from puna.convert.registry import families_called
-from puna.convert.checkpoint import Checkpoint
 from puna.errors import ConversionError
 from puna.gguf import FileType, open_gguf
 from puna.model.load import load_model
@@ -41,6 +43,9 @@ LLAMA = TinyDecoder("llama")
 GEMMA3 = TinyDecoder(
     "gemma3_text", {"head_dim": 16, "query_pre_attn_scalar": 16, "sliding_window": 8}, norm_offset=1
 )
+
+
+_T5 = {"d_model": 64, "num_layers": 2, "num_heads": 4, "relative_attention_num_buckets": 8}
 
 
 def with_settings(tiny: Any, settings: Mapping[str, Any]) -> Any:
@@ -66,6 +71,7 @@ CARRIED: dict[str, tuple[Any, dict[str, Any]]] = {
     ),
     "mistral, window": (TinyDecoder("mistral"), {"sliding_window": 6}),
     "gemma2, output of its own": (GEMMA2, {"tie_word_embeddings": False}),
+    "falcon-h1, one table with two multipliers": (MODELS["falcon-h1"], {"tie_word_embeddings": True}),
     "gemma, base of rotation": (MODELS["gemma"], {"rope_parameters": {"rope_theta": 500.0}}),
     "deepseek2 V2, groups that do not limit": (
         MODELS["deepseek2 V2"], {"topk_method": "greedy", "n_group": 2, "topk_group": 1}
@@ -73,7 +79,6 @@ CARRIED: dict[str, tuple[Any, dict[str, Any]]] = {
     "hunyuan-dense, dynamic without alpha": (
         MODELS["hunyuan-dense"],
         {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}},
-    "falcon-h1, one table with two multipliers": (MODELS["falcon-h1"], {"tie_word_embeddings": True}),
     ),
 }  # fmt: skip
 
@@ -194,6 +199,14 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "llama, scaled by nothing": (
         LLAMA, {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4}}, "rotation lacks 'factor'"
     ),
+    "hy_v4, no limit": (MODELS["hy_v4"], {"swiglu_limit": 0.0}, "'swiglu_limit' is 0.0, but should be above"),
+    "bailingmoe3, no groups": (
+        MODELS["bailingmoe3"], {"n_group": None, "num_expert_group": None}, "lacks 'n_group'"
+    ),
+    "latent, rotation that is not interleaved": (
+        MODELS["deepseek2 V3"], {"rope_interleave": None}, "'rope_interleave' is None, but .* only have True"
+    ),
+    "kimi-linear, groups": (MODELS["kimi-linear"], {"n_group": 2}, "'n_group' is 2, but .* only have 1"),
     "llama, part of a head": (
         LLAMA, {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}, "can only have 1.0"
     ),
@@ -206,21 +219,6 @@ def test_setting_that_no_key_can_carry_is_refused(name: str) -> None:
     with pytest.raises(ConversionError, match=message):
         check(published_config(tiny) | settings)
 
-
-#: Names of models that are decoders in transformers.
-CONFIGURED = [
-    name
-    for name, tiny in MODELS.items()
-    if isinstance(tiny, TinyDecoder)
-    and "rwkv" not in name
-    and name != "mistral4"
-    and "apertus" not in name  # some of its keys are from tensors
-]
-
-
-@pytest.mark.parametrize("name", CONFIGURED)
-def test_every_setting_of_the_tiny_models_is_known(name: str) -> None:
-    assert check(published_config(MODELS[name])) == []
 
 @pytest.mark.parametrize("equal", [True, False])
 def test_output_of_a_tied_checkpoint_is_kept_if_it_differs_from_the_table(
@@ -267,6 +265,40 @@ def test_t5_whose_output_reads_scaled_states_is_refused(tied: bool | None, refus
         family.check_others(config, ())
 
 
+#: Names of models that are decoders in transformers.
+CONFIGURED = [
+    name
+    for name, tiny in MODELS.items()
+    if isinstance(tiny, TinyDecoder)
+    and "rwkv" not in name
+    and name != "mistral4"
+    and "apertus" not in name  # some of its keys are from tensors
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CONFIGURED)
+def test_missing_and_null_settings_mean_what_transformers_makes_of_them(name: str) -> None:
+    raw, kind = published_config(MODELS[name]), type(MODELS[name].config())
+    wrong = {}
+    for setting in raw:
+        rest = {key: value for key, value in raw.items() if key != setting}
+        for changed in (rest, {**rest, setting: None}):
+            with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(Exception):
+                complete = kind.from_dict(copy.deepcopy(changed)).to_json_string(use_diff=False)
+                theirs = metadata_of({**json.loads(complete), "architectures": raw["architectures"]})
+                ours = metadata_of(changed)
+                # A key left out has its reader's default, or makes readers refuse the file.
+                different = [key for key in theirs.keys() & ours.keys() if theirs[key] != ours[key]]
+                if different:
+                    wrong[setting, setting in changed] = [(key, ours[key], theirs[key]) for key in different]
+    assert not wrong
+
+
+@pytest.mark.parametrize("name", CONFIGURED)
+def test_every_setting_of_the_tiny_models_is_known(name: str) -> None:
+    assert check(published_config(MODELS[name])) == []
+
 
 def published_config(tiny: Any) -> dict[str, Any]:
     """Return the settings as transformers saves them."""
@@ -291,13 +323,25 @@ WITH_TENSORS = (
 
 def check(raw: Mapping[str, Any]) -> list[str]:
     """Return the unknown settings. Raises ConversionError."""
-    config = Config(raw)
-    family = next(each for each in families_called(raw["architectures"][0]) if each.when(config))
-    config.add_defaults(family.defaults)
+    config, family = completed(raw)
     metadata(config, family)
     family.extra(config)
     config.get(*WITH_TENSORS)
     return [*check_settings(config, family), *family.check_others(config, ())]
+
+
+def completed(raw: Mapping[str, Any]) -> tuple[Config, Family]:
+    """Return the settings with defaults, and the family of their model."""
+    config = Config(raw)
+    family = next(each for each in families_called(raw["architectures"][0]) if each.when(config))
+    config.add_defaults(family.defaults)
+    return config, family
+
+
+def metadata_of(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of a file whose settings are refused for nothing. Raises ConversionError."""
+    check(raw)
+    return metadata(*completed(raw))
 
 
 PUBLISHED = Path(__file__).parent / "published.json"
@@ -467,6 +511,25 @@ def test_sizes_missing_from_llava_configs_are_those_of_the_original_models(
         ("CohereForCausalLM", {}, ("logit_scale", 0.0625)),
         ("Gemma2ForCausalLM", {}, ("attn_logit_softcapping", 50.0)),
         ("Gemma2ForCausalLM", {"attn_logit_softcapping": None}, ("attn_logit_softcapping", 0.0)),
+        ("Gemma3nForCausalLM", {"sliding_window": 8}, ("attention.shared_kv_layers", 15)),
+        ("Gemma3nForCausalLM", {"sliding_window": 8}, ("context_length", 32768)),
+        (
+            "Gemma4ForCausalLM",
+            {"layer_types": ["full_attention"] * 2, "intermediate_size": 96},
+            ("attention.key_length", 512),
+        ),
+        ("RobertaModel", {"max_position_embeddings": 514}, ("context_length", 512)),
+        ("FalconForCausalLM", {"multi_query": None}, ("attention.head_count_kv", 4)),
+        ("OlmoeForCausalLM", {}, ("attention.layer_norm_rms_epsilon", 1e-5)),
+        # Values that are false are values.
+        ("OlmoeForCausalLM", {"rms_norm_eps": 0.0}, ("attention.layer_norm_rms_epsilon", 0.0)),
+        ("StableLmForCausalLM", {"layer_norm_eps": 0.0}, ("attention.layer_norm_epsilon", 0.0)),
+        ("Gemma3ForCausalLM", {"rms_norm_eps": 0.0}, ("attention.layer_norm_rms_epsilon", 0.0)),
+        (
+            "T5ForConditionalGeneration",
+            {**_T5, "layer_norm_epsilon": 0.0},
+            ("attention.layer_norm_epsilon", 0.0),
+        ),
     ],
 )
 def test_missing_setting_has_the_default_of_transformers(
@@ -477,6 +540,36 @@ def test_missing_setting_has_the_default_of_transformers(
     config.add_defaults(family.defaults)
     key, value = expected
     assert metadata(config, family)[key] == value
+
+
+@pytest.mark.parametrize(("layers", "sparse"), [(12, 10), (10, 0)])
+def test_first_ten_layers_of_a_longer_gemma_3n_are_sparse_by_default(layers: int, sparse: int) -> None:
+    config, family = completed(
+        {"architectures": ["Gemma3nForCausalLM"], "num_hidden_layers": layers, "hidden_size": 64}
+    )
+    found = metadata(config, family)["activation_sparsity_scale"]
+    assert found[:sparse] == pytest.approx([1.6448536] * sparse)  # 95% of a normal distribution are below it
+    assert found[sparse:] == [float("-inf")] * (layers - sparse)
+
+
+@pytest.mark.parametrize("architecture", ["KimiLinearForCausalLM", "BailingHybridForCausalLM"])
+@pytest.mark.parametrize(
+    ("settings", "summed"),
+    [
+        ({}, True), ({"moe_renormalize": None}, False), ({"moe_renormalize": False}, False),
+        ({"norm_topk_prob": False}, False), ({"norm_topk_prob": False, "moe_renormalize": True}, True),
+    ],
+)  # fmt: skip
+def test_name_that_transformers_keeps_wins_and_may_be_null(
+    architecture: str, settings: dict[str, Any], summed: bool
+) -> None:
+    name = {"KimiLinearForCausalLM": "kimi-linear", "BailingHybridForCausalLM": "bailingmoe3"}[architecture]
+    raw = published_config(MODELS[name])
+    bare = {key: value for key, value in raw.items() if key not in ("moe_renormalize", "norm_topk_prob")}
+    config, family = completed({**bare, **settings})
+    assert metadata(config, family)["expert_weights_norm"] is summed
+    theirs = type(MODELS[name].config()).from_dict({**bare, **settings})
+    assert bool(theirs.norm_topk_prob) is summed
 
 
 def test_yarn_attention_factor_is_not_written_beside_its_log_multiplier(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ _HARMLESS: Final = re.compile(
             "use_memory_efficient_attention", ".*_kernels?_options", "quantization_config\\..*",
             "cache_implementation", "is_llama_config", "transformers\\.js_config", "output_past",
             # Presence of tensors, which the checkpoint itself shows.
-            "num_nextn_predict_layers", "(.*_)?bias", ".*_expert_bias", "use_qk_norm",
+            "num_(nextn_predict|mtp)_layers", "(.*_)?bias", ".*_expert_bias", "use_qk_norm",
             # Training.
             ".*dropout.*", ".*pdrop", ".*drop_rate", ".*drop_prob", ".*loss.*", "initializer_.*", "init_.*",
             ".*_init", ".*_init_.*", ".*jitter.*", "seq_aux", "router_z_.*", "rescale_prenorm_residual",
@@ -108,7 +108,10 @@ def check_settings(
     for name, value in _leaves({**config.own, **config.defaults}):
         if any(part in ignore for part in _outer(name)):
             continue
-        if (assumption := _assumption(name, config, family)) is not None:
+        if value is None:
+            if _assumption(name, config, family) is True:  # Python takes null for false
+                _check(within + name, value, True, config, family)
+        elif (assumption := _assumption(name, config, family)) is not None:
             _check(within + name, value, assumption, config, family)
         elif not _is_accounted_for(name, config, family):
             if _NEAR.search(name.lower()) and _is_numerical(value):
@@ -177,11 +180,11 @@ def _outer(name: str) -> Iterator[str]:
 
 
 def _leaves(settings: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Yield every setting that is not null, nested ones with dotted names."""
+    """Yield every setting, nested ones with dotted names."""
     for key, value in settings.items():
         if isinstance(value, dict) and depth < _DEEPEST:
             yield from _leaves(value, f"{prefix}{key}.", depth + 1)
-        elif value is not None:
+        else:
             yield prefix + key, value
 
 

@@ -318,6 +318,18 @@ def layer_limits(name: str) -> Callable[[Config], list[float] | None]:
     return limits
 
 
+def same_limit(name: str) -> Callable[[Config], list[float]]:
+    """Return the function that reads the one limit of all layers' activations, which must be above 0."""
+
+    def limits(config: Config) -> list[float]:
+        most = config[name]
+        if not isinstance(most, int | float) or not most > 0:
+            raise ConversionError(f"config.json: '{name}' is {shown(most)}, but should be above 0")
+        return [float(most)] * (config.layers + config.heads_ahead)
+
+    return limits
+
+
 def yarn_magnitude(factor: float, scale: float = 1.0) -> float:
     """Return YaRN's factor of cosines and sines (transformers' `get_mscale`)."""
     return 1.0 + 0.1 * scale * math.log(factor) if factor > 1 else 1.0

@@ -78,7 +78,9 @@ FAMILIES: Final = (
         hf=("CodeShellForCausalLM",), architecture="codeshell", names=_CODESHELL, pre="codeshell",
         keys={
             **_ROTATED, "attention.head_count_kv": "num_query_groups",
-            "feed_forward_length": lambda config: config.get("n_inner") or 4 * config.count("n_embd"),
+            "feed_forward_length": lambda config: (
+                config.get("n_inner", otherwise=4 * config.count("n_embd"))
+            ),
         },
         defaults={"layer_norm_epsilon": 1e-5, "num_query_groups": 1},
         assumed={

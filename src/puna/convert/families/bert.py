@@ -106,9 +106,13 @@ _DISTILLED: Final = Family(
 )  # fmt: skip
 
 
+#: RoBERTa's padding by default.
+_PADDING: Final = {"pad_token_id": 1}
+
+
 def _offset(config: Config) -> int:
     """Return the number of unused first positions: RoBERTa counts positions from after the padding id."""
-    return int(config.get("pad_token_id") or 0) + 1 if config.get("pad_token_id") is not None else 0
+    return int(config.get("pad_token_id", otherwise=-1)) + 1
 
 
 def _from_first(values: Values, config: Config) -> Values:
@@ -158,7 +162,7 @@ _ROBERTA: Final = Family(
     architecture="bert", keys=ROBERTA_KEYS, names={**NAMES, **ROTATED}, rename=inner("roberta."),
     dropped=DROPPED, changes={"position_embd.weight": _from_first}, pre="roberta-bpe",
     when=lambda config: _has_usual_activation(config) and not config.get("lora_adaptations"),
-    assumed=ASSUMED, harmless=(*HARMLESS, *ROTATED_HARMLESS), defaults=_NORMS, ropes=PLAIN,
+    assumed=ASSUMED, harmless=(*HARMLESS, *ROTATED_HARMLESS), defaults={**_NORMS, **_PADDING}, ropes=PLAIN,
 )  # fmt: skip
 
 
@@ -413,6 +417,6 @@ FAMILIES: Final = (
         hf=("XLMRobertaModel",), architecture="jina-bert-v3", keys=ROBERTA_KEYS,
         names={**ROTATED, _ELSEWHERE: None}, rename=_without_adapters, dropped=DROPPED,
         when=lambda config: bool(config.get("lora_adaptations")), adapters=_adapters,
-        ropes=PLAIN, assumed=_ROTATED, harmless=(*HARMLESS, *ROTATED_HARMLESS),
+        ropes=PLAIN, assumed=_ROTATED, harmless=(*HARMLESS, *ROTATED_HARMLESS), defaults=_PADDING,
     ),
 )  # fmt: skip

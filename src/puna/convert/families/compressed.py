@@ -10,6 +10,7 @@ from typing import Final
 
 from puna.convert.config import Config
 from puna.convert.family import Assumption, Family, Key, Place
+from puna.convert.keys import same_limit
 from puna.errors import ConversionError, shown
 
 _SPARSE, _HEAVY = "compressed_sparse_attention", "heavily_compressed_attention"
@@ -75,11 +76,11 @@ def _ratios(config: Config) -> list[int]:
         kinds = [known.get(ratio, shown(ratio)) for ratio in ratios[:count]]
     if kinds is None:
         kinds = [_HEAVY] * min(count, 2) + [_SPARSE if i % 2 else _HEAVY for i in range(count - 2)]
-    rates = config.get("compress_rates") or {}
+    rates = config.get("compress_rates", otherwise={})
     sizes = {
         "sliding_attention": 0,
-        _SPARSE: config.get("compress_rate_csa") or rates.get(_SPARSE, _SPARSE_RATE),
-        _HEAVY: config.get("compress_rate_hca") or rates.get(_HEAVY, _HEAVY_RATE),
+        _SPARSE: config.get("compress_rate_csa", otherwise=rates.get(_SPARSE, _SPARSE_RATE)),
+        _HEAVY: config.get("compress_rate_hca", otherwise=rates.get(_HEAVY, _HEAVY_RATE)),
     }
     found = [sizes.get(kind, -1) for kind in kinds]
     wrong = [
@@ -114,7 +115,7 @@ def _rotated(config: Config) -> int:
     share = config.get("partial_rotary_factor")
     if share is not None:
         return int(config.count("head_dim") * share)
-    return int(config.get("qk_rope_head_dim") or config.count("head_dim") // 8)
+    return int(config.get("qk_rope_head_dim", otherwise=config.count("head_dim") // 8))
 
 
 def _rotated_share(config: Config) -> float:
@@ -124,14 +125,6 @@ def _rotated_share(config: Config) -> float:
 def _base(config: Config) -> float:
     """Return the base of the rotation in layers without entries."""
     return float(config.get("rope_parameters.main.rope_theta", "rope_theta"))
-
-
-def _limits(config: Config) -> list[float]:
-    """Return the limit of each layer's experts."""
-    most = float(config["swiglu_limit"])
-    if most <= 0:
-        raise ConversionError(f"config.json: 'swiglu_limit' should be above 0, but is {most}")
-    return [most] * config.layers
 
 
 def _without_unused(name: str, config: Config) -> str:
@@ -181,8 +174,8 @@ _KEYS: Final[dict[str, Key]] = {
     "expert_shared_count": "n_shared_experts",
     "expert_weights_scale": "routed_scaling_factor",
     "expert_weights_norm": "norm_topk_prob",
-    "swiglu_clamp_exp": _limits,
-    "swiglu_clamp_shexp": _limits,
+    "swiglu_clamp_exp": same_limit("swiglu_limit"),
+    "swiglu_clamp_shexp": same_limit("swiglu_limit"),
 }
 
 _ASSUMED: Final[dict[str, Assumption]] = {

@@ -41,7 +41,7 @@ def _kv_heads(config: Config) -> list[int]:
 
 def _feed_forward(config: Config) -> int:
     size, multiple = config.count("block_ff_dim", "intermediate_size"), config.get("block_multiple_of")
-    factor = config.get("block_ffn_dim_multiplier") or 1
+    factor = config.get("block_ffn_dim_multiplier", otherwise=1)
     if config.get("block_auto_adjust_ff_dim"):
         size = int(factor * int(2 * size / 3))
         size = multiple * -(-size // multiple)

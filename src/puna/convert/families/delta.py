@@ -18,7 +18,7 @@ from puna.convert.families.latent import NAMES as LATENT_NAMES
 from puna.convert.families.mamba import column, convolution, decay
 from puna.convert.families.qwen import EXPERTS, NOT_SUMMED
 from puna.convert.family import PLAIN, SCALED, Assumption, Change, Family, Key, Member, Place, Split
-from puna.convert.keys import layer_limits
+from puna.convert.keys import layer_limits, same_limit
 from puna.errors import ConversionError, shown
 
 KEYS: Final[dict[str, Key]] = {
@@ -28,7 +28,7 @@ KEYS: Final[dict[str, Key]] = {
     "ssm.group_count": "linear_num_key_heads",
     "ssm.time_step_rank": "linear_num_value_heads",
     "ssm.inner_size": lambda config: config["linear_value_head_dim"] * config["linear_num_value_heads"],
-    "full_attention_interval": lambda config: config.get("full_attention_interval") or 4,
+    "full_attention_interval": lambda config: config.get("full_attention_interval", otherwise=4),
     "attention.recurrent_layers": lambda config: _recurrent(config),
     "rope.dimension_count": lambda config: int(
         config.head_size * config.rope.get("partial_rotary_factor", 0.25)
@@ -39,7 +39,7 @@ KEYS: Final[dict[str, Key]] = {
 def _recurrent(config: Config) -> list[bool]:
     """Return, for each layer, whether it is a delta network; prediction heads use attention."""
     kinds = config.get("layer_types")
-    every = config.get("full_attention_interval") or 4
+    every = config.get("full_attention_interval", otherwise=4)
     if kinds is None:
         found = [(layer + 1) % every > 0 for layer in range(config.layers)]
     else:
@@ -321,12 +321,37 @@ def _attending(config: Config) -> list[int]:
     return [layer for layer, heads in enumerate(_kv_heads(config), 1) if heads]
 
 
+#: The attributes in which transformers keeps settings of experts. In config.json, they win over the settings.
+_KEPT_AS: Final = {
+    "num_local_experts": "num_experts", "num_experts_per_tok": "num_experts_per_token",
+    "n_group": "num_expert_group", "n_shared_experts": "num_shared_experts",
+    "norm_topk_prob": "moe_renormalize",
+}  # fmt: skip
+
+
+def _kept(name: str) -> Callable[[Config], Any]:
+    """Return a function that finds a setting that has two names; null counts under that of the attribute."""
+
+    def value(config: Config) -> Any:
+        kept = _KEPT_AS[name]
+        found = config.get(kept, name)
+        return config.peek(kept) if kept in config.raw else found
+
+    return value
+
+
+def _sums_to_one(config: Config) -> bool:
+    """Whether the weights of the chosen experts sum to 1; null is false."""
+    return bool(_kept("norm_topk_prob")(config))
+
+
 _KEYS: Final[dict[str, Key]] = {
     **LATENT_KEYS, "attention.head_count_kv": _kv_heads, "attention.value_length": "head_dim",
     "ssm.conv_kernel": lambda config: _linear(config, "short_conv_kernel_size", "linear_conv_kernel_dim"),
-    "kda.head_dim": _delta_head,
-    "expert_shared_count": "num_shared_experts", "expert_gating_func": lambda config: 2,
-    "expert_group_count": lambda config: None, "expert_weights_norm": "moe_renormalize",
+    "kda.head_dim": _delta_head, "leading_dense_block_count": lambda config: dense_layers(config, 1),
+    "expert_count": _kept("num_local_experts"), "expert_used_count": _kept("num_experts_per_tok"),
+    "expert_shared_count": _kept("n_shared_experts"), "expert_gating_func": lambda config: 2,
+    "expert_group_count": lambda config: None, "expert_weights_norm": _sums_to_one,
 }  # fmt: skip
 _KIMI_MIXER: Final = {
     "f_a_proj": "ssm_f_a", "f_b_proj": "ssm_f_b", "g_a_proj": "ssm_g_a", "g_b_proj": "ssm_g_b",
@@ -357,18 +382,20 @@ def _convolution(values: Values, config: Config) -> Values:
 KIMI: Final = Family(
     hf=("KimiLinearForCausalLM",), architecture="kimi-linear", keys=_KEYS, names=_NAMES,
     changes={"ssm_a": decay, **{f"ssm_conv1d_{part}.weight": _convolution for part in "qkv"}},
-    pre="kimi-k2", defaults={"rms_norm_eps": 1e-5, "routed_scaling_factor": 2.446},
+    pre="kimi-k2",
+    defaults={
+        "rms_norm_eps": 1e-5, "routed_scaling_factor": 2.446, "norm_topk_prob": True, "n_shared_experts": 1,
+        "num_local_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 1024,
+    },
     assumed={
         **{name: value for name, value in LATENT_ASSUMED.items() if "rotary" not in name},
-        "num_expert_group": 1, "tie_word_embeddings": False, "topk_group": 1,
+        "num_expert_group": 1, "n_group": 1, "tie_word_embeddings": False, "topk_group": 1,
         "moe_router_activation_func": "sigmoid", "linear_num_heads": lambda config: config.heads,
         "linear_attn_config.num_heads": lambda config: config.heads,
         "linear_attn_config.full_attn_layers": _attending,
         "mla_use_nope": True, "use_grouped_topk": (True, False),
     },
-    harmless=(
-        "linear_attn_config.kda_layers", "head_dim", "num_nextn_predict_layers", "*partial_rotary_factor",
-    ),
+    harmless=("linear_attn_config.kda_layers", "head_dim", "*partial_rotary_factor"),
 )  # fmt: skip
 
 
@@ -395,28 +422,16 @@ def _ling3_name(name: str, config: Config) -> str:
     return name
 
 
-#: The names that published settings and those of transformers have, with transformers' default.
-_LING3_NAMES: Final[dict[str, tuple[str, Any]]] = {
-    "num_experts": ("num_local_experts", 512), "num_experts_per_tok": ("num_experts_per_token", 8),
-    "n_group": ("num_expert_group", 8), "norm_topk_prob": ("moe_renormalize", True),
-    "n_shared_experts": ("num_shared_experts", 1),
-}  # fmt: skip
-
-
-def _ling3(name: str) -> Callable[[Config], Any]:
-    """Return a function that finds a setting that has two names."""
-    other, otherwise = _LING3_NAMES[name]
-
-    def value(config: Config) -> Any:
-        found = config.get(name, other)
-        return otherwise if found is None else found
-
-    return value
+def _group_count(config: Config) -> Any:
+    """Return the number of groups of experts. Raises ConversionError for null, which is no number."""
+    if (count := _kept("n_group")(config)) is None:
+        raise ConversionError("config.json lacks 'n_group'")
+    return count
 
 
 def _ling3_shared(config: Config) -> int:
     """Return the size of all shared experts together."""
-    return config.count("moe_intermediate_size") * int(_ling3("n_shared_experts")(config))
+    return config.count("moe_intermediate_size") * int(_kept("n_shared_experts")(config))
 
 
 def _ling3_shared_limits(config: Config) -> list[float] | None:
@@ -437,9 +452,9 @@ LING3: Final = Family(
         "attention.q_lora_rank": lambda config: None, "ssm.conv_kernel": "short_conv_kernel_size",
         "kda.head_dim": ("linear_head_dim", "head_dim"), "kda.safe_gate": lambda config: True,
         "kda.gate_lower_bound": lambda config: float(config["kda_lower_bound"]),
-        "expert_count": _ling3("num_experts"), "expert_used_count": _ling3("num_experts_per_tok"),
-        "expert_group_count": _ling3("n_group"), "expert_weights_norm": _ling3("norm_topk_prob"),
-        "expert_shared_count": _ling3("n_shared_experts"), "expert_gating_func": lambda config: 2,
+        "expert_count": _kept("num_local_experts"), "expert_used_count": _kept("num_experts_per_tok"),
+        "expert_group_count": _group_count, "expert_weights_norm": _sums_to_one,
+        "expert_shared_count": _kept("n_shared_experts"), "expert_gating_func": lambda config: 2,
         "expert_shared_feed_forward_length": _ling3_shared,
         "swiglu_clamp_exp": layer_limits("expert_swiglu_limit_list"),
         "swiglu_clamp_shexp": _ling3_shared_limits,
@@ -461,7 +476,9 @@ LING3: Final = Family(
     defaults={
         "first_k_dense_replace": 2, "layer_group_size": 6, "short_conv_kernel_size": 4,
         "kda_lower_bound": -5.0, "kda_safe_gate": True, "routed_scaling_factor": 2.5, "rope_theta": 6e6,
-        "topk_group": 4, "rms_norm_eps": 1e-6,
+        "topk_group": 4, "rms_norm_eps": 1e-6, "num_local_experts": 512, "num_experts_per_tok": 8,
+        "n_group": 8, "n_shared_experts": 1, "norm_topk_prob": True, "moe_intermediate_size": 768,
+        "head_dim": 128,
     },
     assumed={
         **LATENT_ASSUMED, "layer_types": lambda config: config.get("layer_types"), "q_lora_rank": (),
@@ -473,7 +490,7 @@ LING3: Final = Family(
         "score_function": "sigmoid",
         "num_key_value_heads": lambda config: config.heads,
     },
-    harmless=("head_dim", "layer_group_size", "num_mtp_layers", "mtp_*", "moe_router_enable_expert_bias"),
+    harmless=("head_dim", "layer_group_size", "mtp_*", "moe_router_enable_expert_bias"),
 )  # fmt: skip
 
 
@@ -511,14 +528,6 @@ def _glm_bound(config: Config) -> float | None:
     return None if bound is None else float(bound)
 
 
-def _glm_limits(config: Config) -> list[float]:
-    """Return the limit of each layer's gates and ups."""
-    most = config["swiglu_limit"]
-    if not isinstance(most, int | float) or not most > 0:
-        raise ConversionError(f"config.json: 'swiglu_limit' is {shown(most)}, but should be above 0")
-    return [float(most)] * (config.layers + config.heads_ahead)
-
-
 GLM: Final = Family(
     hf=("Glm5NextForConditionalGeneration",), architecture="glm5-next",
     keys={
@@ -531,7 +540,7 @@ GLM: Final = Family(
         "attention.indexer.kpool_select_tail": lambda config: True,
         "hyper_connection.count": "hc_mult", "hyper_connection.epsilon": "hc_eps",
         "hyper_connection.sinkhorn_iterations": "hc_sinkhorn_iters",
-        "swiglu_clamp_exp": _glm_limits, "swiglu_clamp_shexp": _glm_limits,
+        "swiglu_clamp_exp": same_limit("swiglu_limit"), "swiglu_clamp_shexp": same_limit("swiglu_limit"),
     },
     names={
         **LATENT_NAMES, **INDEXER_NAMES,
@@ -558,7 +567,8 @@ GLM: Final = Family(
     defaults={
         "norm_topk_prob": True, "routed_scaling_factor": 2.5, "rms_norm_eps": 1e-5, "q_lora_rank": 1536,
         "kv_lora_rank": 512, "qk_rope_head_dim": 0, "qk_nope_head_dim": 256, "v_head_dim": 256,
-        "n_group": 1, "topk_group": 1, "n_shared_experts": 1, "index_topk": 2048, "index_n_heads": 32,
+        "n_group": 1, "topk_group": 1, "n_shared_experts": 1, "moe_intermediate_size": 2048,
+        "index_topk": 2048, "index_n_heads": 32,
         "index_head_dim": 128, "index_kpool": 16, "hc_mult": 4, "hc_eps": 1e-6, "hc_sinkhorn_iters": 20,
         "swiglu_limit": 10.0,
     },

@@ -68,7 +68,7 @@ def _base(config: Config) -> float:
             f"config.json: rotation of a Gemma 3 of {config.layers} layers is {shown(kind)} by {factor}; "
             "a file can only have 'linear' by 8"
         )
-    return float(rope.get("rope_theta") or 1_000_000.0)
+    return float(rope.get("rope_theta", 1_000_000.0))
 
 
 def _cap(config: Config) -> Any:
@@ -79,8 +79,8 @@ def _cap(config: Config) -> Any:
 
 #: Always written: readers take a missing key to mean the first models' caps.
 _CAPS: Final[dict[str, Key]] = {
-    "attn_logit_softcapping": lambda config: config.get("attn_logit_softcapping") or 0.0,
-    "final_logit_softcapping": lambda config: config.get("final_logit_softcapping") or 0.0,
+    "attn_logit_softcapping": lambda config: config.get("attn_logit_softcapping", otherwise=0.0),
+    "final_logit_softcapping": lambda config: config.get("final_logit_softcapping", otherwise=0.0),
 }
 _HEADS: Final[dict[str, Key]] = {
     "attention.head_count_kv": lambda config: config.kv_heads,
@@ -102,22 +102,21 @@ def _windowed(config: Config) -> list[bool] | None:
     return None if every == 1 or found == usual else found
 
 
-#: Keys of Gemma 3 and later; some settings may be missing.
+#: Keys of Gemma 3 and later.
 GEMMA3: Final[dict[str, Key]] = {
-    "context_length": lambda config: config.get("max_position_embeddings") or 131072,
-    "attention.head_count": lambda config: config.get("num_attention_heads") or 8,
-    "attention.head_count_kv": lambda config: config.get("num_key_value_heads") or 4,
-    "attention.layer_norm_rms_epsilon": lambda config: config.get("rms_norm_eps") or 1e-6,
-    "attention.key_length": lambda config: config.get("head_dim") or 256,
-    "attention.value_length": lambda config: config.get("head_dim") or 256,
-    "rope.freq_base": lambda config: config.rope.get("rope_theta") or 1_000_000.0,
-    "final_logit_softcapping": lambda config: config.get("final_logit_softcapping"),
+    "rope.freq_base": lambda config: config.rope.get("rope_theta", 1_000_000.0),
+    "final_logit_softcapping": "final_logit_softcapping",
     "attention.sliding_window": lambda config: (
         None if config.get("sliding_window_pattern") == 1 else config["sliding_window"]
     ),
 }
 
-_DEFAULTS: Final = {"query_pre_attn_scalar": 256, "head_dim": 256}
+#: Settings that Gemma 3 and later may lack.
+_SIZES: Final = {
+    "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-6,
+}  # fmt: skip
+_DEFAULTS: Final = {**_SIZES, "query_pre_attn_scalar": 256, "sliding_window": 4096}
 _WITHOUT_LAYER_INPUTS: Final = (
     Family(
         hf=("GemmaForCausalLM",), architecture="gemma", keys={**_HEADS, **_ROTATION}, tied=True,
@@ -133,7 +132,7 @@ _WITHOUT_LAYER_INPUTS: Final = (
         names=POST_NORMS, tied=True, norm_offset=1.0, vocabulary="gemma",
         defaults={
             "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "query_pre_attn_scalar": 256,
-            "head_dim": 256, "sliding_window": 4096,
+            "head_dim": 256, "sliding_window": 4096, "num_key_value_heads": 4,
         },
         assumed={
             **ASSUMED, "query_pre_attn_scalar": _divisor("gemma2"),
@@ -168,6 +167,8 @@ _WITHOUT_LAYER_INPUTS: Final = (
 
 
 _LARGEST_HEAD: Final = 1 << 14
+#: Size of a Gemma 4's heads with full attention, by default.
+_GLOBAL_HEAD: Final = 512
 _MAX_TOKENS: Final = 1 << 21
 _LAYER: Final = {
     "per_layer_input_gate": "inp_gate", "per_layer_projection": "proj",
@@ -183,8 +184,8 @@ _INPUTS: Final[dict[str, Place]] = {
 _KEYS: Final[dict[str, Key]] = {
     **GEMMA3,
     "attention.sliding_window_pattern": lambda config: config.windows(),
-    "attention.shared_kv_layers": lambda config: config.get("num_kv_shared_layers") or 0,
-    "embedding_length_per_layer_input": lambda config: config.get("hidden_size_per_layer_input") or 0,
+    "attention.shared_kv_layers": lambda config: config.get("num_kv_shared_layers", otherwise=0),
+    "embedding_length_per_layer_input": lambda config: config.get("hidden_size_per_layer_input", otherwise=0),
 }
 
 _ALTUP: Final = {
@@ -195,9 +196,18 @@ _ALTUP: Final = {
 }  # fmt: skip
 
 
+#: Layers with sparse gates by default.
+_SPARSE: Final = 10
+
+
 def _deviations(config: Config) -> list[float]:
-    """Return each layer's gate threshold in deviations above the mean, from the share of gates below it."""
-    shares = config.get("activation_sparsity_pattern") or [0.0] * config.layers
+    """Return each layer's gate threshold in deviations above the mean, from the share of gates below it.
+
+    By default, only the first layers of a model with more of them have thresholds.
+    """
+    layers = config.layers
+    sparse = _SPARSE if layers > _SPARSE else 0
+    shares = config.get("activation_sparsity_pattern", otherwise=[0.95] * sparse + [0.0] * (layers - sparse))
     return [NormalDist().inv_cdf(share) if share > 0 else float("-inf") for share in shares]
 
 
@@ -222,7 +232,11 @@ GEMMA3N: Final = Family(
     },
     changes={"token_embd.weight": _padded, "per_layer_token_embd.weight": _padded}, vocabulary="gemma",
     tied=True,
-    defaults={"final_logit_softcapping": 30.0, "hidden_size_per_layer_input": 256},
+    defaults={
+        **_SIZES, "num_key_value_heads": 2, "max_position_embeddings": 32768, "sliding_window": 512,
+        "final_logit_softcapping": 30.0, "hidden_size_per_layer_input": 256, "num_kv_shared_layers": 15,
+        "altup_active_idx": 0, "altup_num_inputs": 4,
+    },
     assumed={**ASSUMED, **OLD_ROTATION},
     harmless=("altup_coef_clip", "laurel_rank"),
 )  # fmt: skip
@@ -232,13 +246,14 @@ def _full_attention_setting(config: Config, name: str, outside: str, otherwise: 
     """Return a setting of the full-attention layers."""
     if (given := config.get(outside)) is not None:
         return given
-    layers, kinds = config.get("per_layer_config") or {}, config["layer_types"]
+    layers, kinds = config.get("per_layer_config", otherwise={}), config["layer_types"]
     found = (each.get(name) for at, each in layers.items() if kinds[int(at)] == "full_attention")
     return next((value for value in found if value is not None), otherwise)
 
 
 def _head_size(config: Config) -> int:
-    size = int(_full_attention_setting(config, "head_dim", "global_head_dim") or config.head_size)
+    otherwise = _GLOBAL_HEAD if config.peek("per_layer_config") is None else config.head_size
+    size = int(_full_attention_setting(config, "head_dim", "global_head_dim", otherwise))
     if not 0 < size <= _LARGEST_HEAD:
         raise ConversionError(f"config.json: 'global_head_dim' is {size}; the maximum is {_LARGEST_HEAD}")
     return size
@@ -256,7 +271,7 @@ def _feed_forward(config: Config) -> Any:
     wide = config["intermediate_size"]
     if not config.get("use_double_wide_mlp"):
         return wide
-    own = config.layers - (config.get("num_kv_shared_layers") or 0)
+    own = config.layers - config.get("num_kv_shared_layers", otherwise=0)
     return [wide if layer < own else 2 * wide for layer in range(config.layers)]
 
 
@@ -271,7 +286,7 @@ def _rotated(config: Config) -> Mapping[str, Values]:
 
 def _if_routed(*names: str) -> Key:
     """Return a key for a setting of the experts, which models without experts may have too."""
-    return lambda config: config.get(*names) if config.get("enable_moe_block") is not False else None
+    return lambda config: config.get(*names) if config.get("enable_moe_block") else None
 
 
 _ROUTED: Final = {
@@ -293,6 +308,10 @@ _GEMMA4_ROTATION: Final = {
     "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
     "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
 }
+
+_GEMMA4_DEFAULTS: Final = {
+    **_SIZES, "sliding_window": 512, "enable_moe_block": False, "rope_parameters": _GEMMA4_ROTATION,
+}  # fmt: skip
 
 #: Keys of Gemma 4 for what its assistants lack.
 _OF_OTHERS: Final = ("attention.shared_kv_layers", "embedding_length_per_layer_input", "expert_")
@@ -317,7 +336,7 @@ GEMMA4: Final = Family(
     },
     changes={"per_layer_token_embd.weight": _padded}, extra=_rotated,
     vocabulary="gemma4", tied=True, ropes=("default", "none", "proportional"),
-    defaults={"rope_parameters": _GEMMA4_ROTATION, "hidden_size_per_layer_input": 256},
+    defaults={**_GEMMA4_DEFAULTS, "hidden_size_per_layer_input": 256},
     assumed={
         **ASSUMED,
         "rope_parameters.partial_rotary_factor": _rotated_share,
@@ -335,7 +354,7 @@ GEMMA4: Final = Family(
 GEMMA4_UNIFIED: Final = replace(
     GEMMA4,
     hf=("Gemma4UnifiedForCausalLM", "Gemma4UnifiedForConditionalGeneration"),
-    defaults={"rope_parameters": _GEMMA4_ROTATION, "hidden_size_per_layer_input": 0},
+    defaults={**_GEMMA4_DEFAULTS, "hidden_size_per_layer_input": 0},
 )
 #: The draft models of Gemma 4. Clusters of the vocabulary only limit which logits are computed.
 GEMMA4_ASSISTANT: Final = replace(
@@ -351,7 +370,7 @@ GEMMA4_ASSISTANT: Final = replace(
         **GEMMA4.names, "pre_projection": "nextn.pre_projection", "post_projection": "nextn.post_projection"
     },
     dropped=("masked_embedding.",),
-    defaults={"rope_parameters": _GEMMA4_ROTATION, "hidden_size_per_layer_input": 0},
+    defaults={**_GEMMA4_DEFAULTS, "hidden_size_per_layer_input": 0},
     assumed={
         **GEMMA4.assumed, "hidden_size_per_layer_input": (0, None), "enable_moe_block": (False, None),
         "use_double_wide_mlp": (False, None),

@@ -55,7 +55,7 @@ def by_kind(kv_heads: Callable[[Config], int]) -> dict[str, Change]:
 
 def four_times(config: Config) -> int:
     """Return the size of a feed-forward network, which is four times the hidden size unless stated."""
-    return int(config.get("n_inner", "ffn_hidden_size") or 4 * _hidden(config))
+    return int(config.get("n_inner", "ffn_hidden_size", otherwise=4 * _hidden(config)))
 
 
 def _hidden(config: Config) -> int:
@@ -119,14 +119,14 @@ def turned(values: Values, config: Config) -> Values:
 
 def _starcoder_groups(config: Config) -> int:
     """Return the number of keys: one for all heads, or one for each."""
-    return config.heads if config.get("multi_query") is False else 1
+    return 1 if config.get("multi_query") else config.heads
 
 
 def _falcon_groups(config: Config) -> int:
     """Return the number of keys, each for a group of heads."""
     without_groups = _starcoder_groups(config)
     if config.get("new_decoder_architecture"):
-        return int(config.get("num_kv_heads", "n_head_kv") or config.heads)
+        return int(config.get("num_kv_heads", "n_head_kv", otherwise=config.heads))
     return without_groups
 
 
@@ -199,7 +199,7 @@ FAMILIES: Final = (
         _GPT2, hf=("GPTBigCodeForCausalLM",), architecture="starcoder", pre="starcoder",
         keys={**_GPT2.keys, "attention.head_count_kv": _starcoder_groups}, changes=by_kind(_starcoder_groups),
         assumed={"scale_attn_weights": True},
-        defaults={**_GPT2.defaults, "activation_function": TANH_GELU},
+        defaults={**_GPT2.defaults, "activation_function": TANH_GELU, "multi_query": True},
         harmless=(*_HARMLESS, "num_key_value_heads", "inference_runner", "validate_runner_input",
         "pre_allocate_kv_cache", "max_batch_size", "pad_key_length"),
     ),
@@ -232,20 +232,21 @@ FAMILIES: Final = (
         hf=("FalconForCausalLM", "RWForCausalLM"), architecture="falcon",
         keys={
             **_COMMON, "attention.head_count_kv": _falcon_groups,
-            "context_length": lambda config: config.get("max_position_embeddings") or 2048,
+            "context_length": "max_position_embeddings",
         },
         names={
             **_BLOOM_NAMES, "transformer.h.{}.ln_attn": "blk.{}.attn_norm_2",
             "transformer.h.{}.ln_mlp": "blk.{}.attn_norm",
         },
-        changes=by_kind(_falcon_groups), tied=True, pre="falcon", assumed=_FALCON, defaults=_EPSILON,
+        changes=by_kind(_falcon_groups), tied=True, pre="falcon", assumed=_FALCON,
+        defaults={**_EPSILON, "multi_query": True, "max_position_embeddings": 2048},
         harmless=("apply_residual_connection_post_layernorm",),
     ),
     Family(
         hf=("BloomForCausalLM",), architecture="bloom",
         keys={
             **_COMMON, "embedding_length": _hidden,
-            "context_length": lambda config: config.get("seq_length") or 2048,
+            "context_length": lambda config: config.get("seq_length", otherwise=2048),
         },
         names={
             **_BLOOM_NAMES, "transformer.word_embeddings_layernorm": "token_embd_norm",
@@ -279,9 +280,9 @@ FAMILIES: Final = (
         keys={
             "context_length": "max_seq_len", "feed_forward_length": "ffn_config.ffn_hidden_size",
             "attention.head_count": _heads,
-            "attention.head_count_kv": lambda config: config.get("attn_config.kv_n_heads") or 1,
+            "attention.head_count_kv": lambda config: config.get("attn_config.kv_n_heads", otherwise=1),
             "attention.layer_norm_epsilon": lambda config: 1e-5,
-            "attention.clamp_kqv": lambda config: config.get("attn_config.clip_qkv") or None,
+            "attention.clamp_kqv": "attn_config.clip_qkv",
             "rope.freq_base": _dbrx_base, "expert_count": "ffn_config.moe_num_experts",
             "expert_used_count": _dbrx_used,
         },
@@ -300,7 +301,10 @@ FAMILIES: Final = (
         },
         pre="dbrx", defaults={"max_seq_len": 2048},
         assumed={
-            "ffn_config.ffn_act_fn.name": "silu", "attn_config.rope_theta": _dbrx_base,
+            "ffn_config.ffn_act_fn.name": "silu",
+            # Readers take a limit of 0 for none.
+            "attn_config.clip_qkv": lambda config: config.peek("attn_config.clip_qkv") or (),
+            "attn_config.rope_theta": _dbrx_base,
             "ffn_config.moe_normalize_expert_weights": 1.0,
             "ffn_config.hidden_size": lambda config: config.count("d_model"),
         },

@@ -104,7 +104,7 @@ _NEMOTRON_ASSUMED: Final[dict[str, Assumption]] = {
 #: Nothing is rotated, and the sizes of the states follow from their heads.
 _NEMOTRON_HARMLESS: Final = (
     "num_query_groups", "time_step_rank", "rope_*", "partial_rotary_factor", "expand", "chunk_size",
-    "mtp_*", "num_nextn_predict_layers",
+    "mtp_*",
     "residual_in_fp32", "intermediate_size", "max_position_embeddings", "moe_shared_expert_overlap",
     "hidden_act",
 )  # fmt: skip

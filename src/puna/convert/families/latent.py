@@ -8,7 +8,13 @@ from typing import Any, Final
 from puna.convert.checkpoint import Values
 from puna.convert.config import Config
 from puna.convert.family import PLAIN, Assumption, Family, Key, Place, Split
-from puna.convert.keys import LONG_ROPE, long_rope_attention, long_rope_factors, original_context
+from puna.convert.keys import (
+    LONG_ROPE,
+    long_rope_attention,
+    long_rope_factors,
+    original_context,
+    same_limit,
+)
 from puna.errors import ConversionError, shown
 
 
@@ -38,11 +44,6 @@ def _multiplier(config: Config) -> float | None:
     return None if scale is None else 0.1 * float(scale)
 
 
-def _epsilon(config: Config) -> Any:
-    found = config.get("rms_norm_eps")
-    return 1e-6 if found is None else found
-
-
 KEYS: Final[dict[str, Key]] = {
     "vocab_size": "vocab_size",
     "attention.head_count_kv": lambda config: 1,
@@ -52,13 +53,13 @@ KEYS: Final[dict[str, Key]] = {
     "attention.value_length": "kv_lora_rank",
     "attention.key_length_mla": lambda config: config["qk_nope_head_dim"] + config["qk_rope_head_dim"],
     "attention.value_length_mla": "v_head_dim",
-    "attention.layer_norm_rms_epsilon": lambda config: _epsilon(config),
+    "attention.layer_norm_rms_epsilon": lambda config: config.get("rms_norm_eps", otherwise=1e-6),
     "rope.dimension_count": "qk_rope_head_dim",
     "rope.scaling.yarn_log_multiplier": _multiplier,
     "expert_feed_forward_length": ("moe_intermediate_size", "intermediate_size"),
-    "expert_shared_count": lambda config: config.get("n_shared_experts") or 0,
+    "expert_shared_count": lambda config: config.get("n_shared_experts", otherwise=0),
     "expert_weights_scale": "routed_scaling_factor",
-    "expert_weights_norm": "norm_topk_prob",
+    "expert_weights_norm": lambda config: bool(config.get("norm_topk_prob")),  # null is false
     "leading_dense_block_count": lambda config: dense_layers(config),
 }
 
@@ -70,7 +71,9 @@ def dense_layers(config: Config, otherwise: int = 0) -> int:
         return kinds.index("sparse") if "sparse" in kinds else len(kinds)
     given = config.get("first_k_dense_replace")
     if given is None:
-        return otherwise if config.get("n_routed_experts", "num_experts") else config.layers
+        return (
+            otherwise if config.get("n_routed_experts", "num_experts", "num_local_experts") else config.layers
+        )
     return int(given)
 
 
@@ -144,12 +147,6 @@ def _choosing_in_fours(config: Config) -> list[bool]:
     return choosing(config)
 
 
-def _expert_limits(config: Config) -> list[float] | None:
-    """Return the limit of each layer's experts, or None if they have none."""
-    most = float(config.get("swiglu_limit") or 0)
-    return [most] * config.layers if most > 0 else None
-
-
 def _as_published(name: str, config: Config) -> str:
     """Return a tensor's name without what differs between published Hy 4 and what transformers saves."""
     return name.replace(".hc_pre.", ".").replace(".linear_gate.", ".gate_proj.")
@@ -166,7 +163,7 @@ _STREAM_NAMES: Final[dict[str, Place]] = {
     "model.layers.{}.self_attn.gate_proj": "blk.{}.attn_gate",
 }
 
-_HARMLESS: Final = ("head_dim", "rope_parameters.max_position_embeddings", "num_nextn_predict_layers")
+_HARMLESS: Final = ("head_dim", "rope_parameters.max_position_embeddings")
 
 
 def _limits_groups(config: Config) -> bool:
@@ -196,7 +193,7 @@ _LATENT: Final = (
             ),
         },
         names=NAMES, pre="deepseek-llm", harmless=(*_HARMLESS, "n_group", "topk_group"),
-        defaults={"q_lora_rank": 1536, "n_shared_experts": 2},
+        defaults={"q_lora_rank": 1536, "moe_intermediate_size": 1407, "n_shared_experts": 2},
         assumed={
             **ASSUMED, "norm_topk_prob": False, "scoring_func": "softmax",
             "topk_method": ("greedy", "group_limited_greedy"),
@@ -208,6 +205,7 @@ _LATENT: Final = (
         defaults={
             "norm_topk_prob": True, "routed_scaling_factor": 2.5, "q_lora_rank": 1536,
             "first_k_dense_replace": 3, "n_group": 8, "topk_group": 4, "n_shared_experts": 1,
+            "moe_intermediate_size": 2048,
         },
     ),
     Family(
@@ -217,6 +215,7 @@ _LATENT: Final = (
         defaults={
             "norm_topk_prob": True, "routed_scaling_factor": 2.5, "q_lora_rank": 1536,
             "first_k_dense_replace": 3, "n_group": 8, "topk_group": 4, "n_shared_experts": 1,
+            "moe_intermediate_size": 2048,
             "index_topk": 2048, "index_n_heads": 64, "index_head_dim": 128,
         },
     ),
@@ -228,6 +227,7 @@ _LATENT: Final = (
         defaults={
             "norm_topk_prob": True, "routed_scaling_factor": 2.5, "rms_norm_eps": 1e-5, "q_lora_rank": 2048,
             "first_k_dense_replace": 3, "n_group": 1, "topk_group": 1, "n_shared_experts": 1,
+            "moe_intermediate_size": 2048,
             "index_topk": 2048, "index_n_heads": 32, "index_head_dim": 128,
         },
     ),
@@ -236,7 +236,7 @@ _LATENT: Final = (
         keys={
             **KEYS, **INDEXER_KEYS, **_gating(2), "attention.indexer.types": _choosing_in_fours,
             "leading_dense_block_count": lambda config: dense_layers(config, 1),
-            "swiglu_clamp_exp": _expert_limits, "hyper_connection.count": "hc_mult",
+            "swiglu_clamp_exp": same_limit("swiglu_limit"), "hyper_connection.count": "hc_mult",
             "hyper_connection.epsilon": "hc_eps", "hyper_connection.magnitude": "hc_magnitude",
         },
         names={**NAMES, **INDEXER_NAMES, **_STREAM_NAMES}, pre="hy_v4", rename=_as_published,
@@ -252,7 +252,8 @@ _LATENT: Final = (
         harmless=(*_HARMLESS, "bitwise_backward_align", "enable_lm_head_fp32"),
         defaults={
             "norm_topk_prob": True, "routed_scaling_factor": 2.827, "rms_norm_eps": 1e-5, "q_lora_rank": 1536,
-            "n_group": 1, "topk_group": 1, "n_shared_experts": 1, "index_topk": 2048, "index_n_heads": 16,
+            "n_group": 1, "topk_group": 1, "n_shared_experts": 1, "moe_intermediate_size": 768,
+            "index_topk": 2048, "index_n_heads": 16,
             "index_head_dim": 128, "hc_mult": 4, "hc_eps": 1e-6, "hc_magnitude": 2.0, "swiglu_limit": 10.0,
         },
     ),
@@ -262,7 +263,7 @@ _LATENT: Final = (
         names=NAMES, pre="glm4", assumed=ASSUMED, harmless=_HARMLESS,
         defaults={
             "norm_topk_prob": True, "routed_scaling_factor": 1.8, "rms_norm_eps": 1e-5,
-            "q_lora_rank": 768, "n_shared_experts": 1,
+            "q_lora_rank": 768, "moe_intermediate_size": 1536, "n_shared_experts": 1,
         },
     ),
     Family(
@@ -273,7 +274,7 @@ _LATENT: Final = (
         assumed={**ASSUMED, "scoring_func": "softmax"}, harmless=_HARMLESS,
         defaults={
             "norm_topk_prob": True, "rope_parameters": MISTRAL_ROTATION, "rope_theta": 10000.0,
-            "q_lora_rank": 1024, "n_shared_experts": 1,
+            "q_lora_rank": 1024, "moe_intermediate_size": 2048, "n_shared_experts": 1,
         },
     ),
 )  # fmt: skip
@@ -321,7 +322,7 @@ FAMILIES: Final = (
             "attention.kv_lora_rank": "kv_lora_rank", "rope.dimension_count": "qk_rope_head_dim",
             "attention.key_length": KEYS["attention.key_length_mla"],
             "attention.value_length": lambda config: (
-                config.get("v_head_dim") or config.count("hidden_size") // config.heads
+                config.get("v_head_dim", otherwise=config.count("hidden_size") // config.heads)
             ),
             "rope.scaling.original_context_length": lambda config: (
                 original_context(config) if config.rope.get("long_factor") else None

@@ -119,8 +119,9 @@ SEED_OSS: Final = Family(
 def _exaone_windows(config: Config) -> list[bool]:
     """Return, for each layer, whether it is windowed; without layer types, all but every n-th."""
     every = config.peek("sliding_window_pattern")
-    every = len(every) if isinstance(every, str) else every or 4
-    return config.windows() or [(layer + 1) % every > 0 for layer in range(config.layers)]
+    every = len(every) if isinstance(every, str) else 4 if every is None else every
+    windows = config.windows()
+    return [(layer + 1) % every > 0 for layer in range(config.layers)] if windows is None else windows
 
 
 def _exaone_kinds(config: Config) -> Any:
@@ -207,7 +208,7 @@ PHI3: Final = Family(
         "rope.scaling.original_context_length": original_context,
         "rope.scaling.attn_factor": long_rope_attention,
         "rope.scaling.type": lambda config: None,
-        "attention.sliding_window": lambda config: config.get("sliding_window") or 0,
+        "attention.sliding_window": lambda config: config.get("sliding_window", otherwise=0),
     },
     extra=long_rope_factors, vocabulary="phi3", pre="gpt-4o", ropes=(*PLAIN, "longrope", "su"),
     defaults={"original_max_position_embeddings": 4096}, assumed={

@@ -48,7 +48,7 @@ _KEYS: Final[dict[str, Key]] = {
 
 def _is_all_full_and_rotated(config: Config) -> bool:
     """Whether every layer has full attention and rotation, which GGUF expresses by one key."""
-    every = config.get("no_rope_layer_interval") or 4
+    every = config.get("no_rope_layer_interval", otherwise=4)
     rotated = config.get("no_rope_layers") or [(layer + 1) % every for layer in range(config.layers)]
     return set(config.get("layer_types") or ()) == {"full_attention"} and 0 not in rotated
 

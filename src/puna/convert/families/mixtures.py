@@ -32,7 +32,7 @@ def _dense(config: Config) -> int:
     kinds = config.get("mlp_layer_types")
     if isinstance(kinds, list) and kinds:
         return kinds.index("sparse") if "sparse" in kinds else len(kinds)
-    return int(config.get("first_k_dense_replace") or 0)
+    return int(config.get("first_k_dense_replace", otherwise=0))
 
 
 def _kinds(config: Config) -> list[str]:
@@ -178,14 +178,16 @@ MELLUM: Final = Family(
     hf=("MellumForCausalLM",), architecture="mellum",
     keys={
         "vocab_size": "vocab_size", "expert_feed_forward_length": "moe_intermediate_size", **_WINDOWS,
-        "rope.freq_base_swa": lambda config: float(config.local_rope_theta or 10000.0),
+        "rope.freq_base_swa": lambda config: (
+            10000.0 if config.local_rope_theta is None else float(config.local_rope_theta)
+        ),
     },
     dropped=("mtp.",), pre="mellum2",
     assumed={
         **_SEPARATE_ROTATIONS, "mlp_layer_types": lambda config: ["sparse"] * config.layers,
         "norm_topk_prob": True, "rope_parameters.sliding_attention.partial_rotary_factor": 1.0,
     },
-    harmless=("sliding_window", "mtp_*", "num_mtp_layers"),
+    harmless=("sliding_window", "mtp_*"),
     defaults={
         "head_dim": 128, "num_key_value_heads": 4, "sliding_window": 1024, "rms_norm_eps": 1e-6,
         "rope_theta": 10000.0, "attention_bias": False,
@@ -201,7 +203,7 @@ def _command_windows(config: Config) -> list[bool]:
     """Return, for each layer of a Command model, whether it has a window; by default, all but every n-th."""
     if (windows := config.windows()) is not None:
         return windows
-    dense = int(config.get("first_k_dense_replace") or 0)
+    dense = int(config.get("first_k_dense_replace", otherwise=0))
     first = config.bounded_count("prefix_dense_sliding_window_pattern")
     every = config.bounded_count("sliding_window_pattern")
     return [
@@ -228,7 +230,7 @@ def _command_prefix(config: Config) -> object:
 
 
 def _command_shared(config: Config) -> int:
-    return int(config.get("num_shared_experts") or 0)
+    return int(config.get("num_shared_experts", otherwise=0))
 
 
 COMMAND: Final = Family(

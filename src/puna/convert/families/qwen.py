@@ -40,7 +40,7 @@ _DEEPSTACK: Final[dict[str, Key]] = {
 }
 #: Default split of a head's pairs between the axes in transformers.
 _SECTIONS: Final[dict[str, Key]] = {
-    "rope.dimension_sections": lambda config: [*(config.rope.get("mrope_section") or (24, 20, 20)), 0],
+    "rope.dimension_sections": lambda config: [*config.rope.get("mrope_section", (24, 20, 20)), 0],
 }
 _VISION_DEFAULTS: Final = {"rope_theta": 500000.0}
 
@@ -191,28 +191,30 @@ _QWEN: Final = (
 
 
 def _windowed(config: Config) -> list[bool]:
-    windowed = config.windows() or [bool(kind) for kind in config["hybrid_layer_pattern"]]
+    windowed = config.windows()
+    if windowed is None:
+        windowed = [bool(kind) for kind in config["hybrid_layer_pattern"]]
     return windowed + [True] * config.heads_ahead
 
 
 def _kv_heads(config: Config) -> list[int]:
     """Return each layer's number of key/value heads; by default, windowed layers have twice as many."""
-    within = config.get("swa_num_key_value_heads") or 2 * config.kv_heads
+    within = config.get("swa_num_key_value_heads", otherwise=2 * config.kv_heads)
     return [within if windowed else config.kv_heads for windowed in _windowed(config)]
 
 
 def _window(config: Config) -> int:
     """Return the number of preceding tokens a token attends to; transformers also counts the token itself."""
+    if (before := config.get("sliding_window_size")) is not None:
+        return int(before)
     counted = config.windows() is not None
-    return int(config.get("sliding_window_size") or config.count("sliding_window") - counted)
+    return config.count("sliding_window") - counted
 
 
 _KEYS: Final[dict[str, Key]] = {
     "attention.head_count_kv": _kv_heads, "attention.sliding_window": _window,
     "attention.sliding_window_pattern": _windowed, "attention.value_length": "v_head_dim",
-    "attention.layer_norm_rms_epsilon": lambda config: (
-        config.get("layernorm_epsilon", "rms_norm_eps") or 1e-5
-    ),
+    "attention.layer_norm_rms_epsilon": ("layernorm_epsilon", "rms_norm_eps"),
     "expert_weights_norm": "norm_topk_prob", "expert_weights_scale": "routed_scaling_factor",
     "attention.value_scale": "attention_value_scale", "expert_count": "n_routed_experts",
     "expert_feed_forward_length": "moe_intermediate_size", "expert_gating_func": lambda config: 2,
@@ -236,10 +238,10 @@ _ASSUMED: Final[dict[str, Assumption]] = {
 #: Readers detect layers with experts, and with sinks, by their tensors.
 _HARMLESS: Final = (
     "add_*_attention_sink_bias", "attention_chunk_size", "hybrid_*", "moe_layer_freq", "mlp_layer_types",
-    "n_shared_experts", "num_nextn_predict_layers", "attention_projection_layout", "sliding_window",
+    "n_shared_experts", "attention_projection_layout", "sliding_window",
     "swa_rope_theta",
 )  # fmt: skip
-_MIMO_DEFAULTS: Final = {"norm_topk_prob": True, "attention_value_scale": 0.707}
+_MIMO_DEFAULTS: Final = {"norm_topk_prob": True, "attention_value_scale": 0.707, "rms_norm_eps": 1e-5}
 _ROTATION: Final = {
     kind: {"rope_type": "default", "rope_theta": theta, "partial_rotary_factor": 0.334}
     for kind, theta in (("full_attention", 5e6), ("sliding_attention", 1e4))

@@ -70,7 +70,9 @@ RWKV7: Final = Family(
     hf=("RWKV7ForCausalLM", "Rwkv7ForCausalLM"), architecture="rwkv7",
     keys={
         **NOTHING, "wkv.head_size": "head_dim",
-        "feed_forward_length": lambda config: config.get("intermediate_size") or 4 * config["hidden_size"],
+        "feed_forward_length": lambda config: (
+            config.get("intermediate_size", otherwise=4 * config["hidden_size"])
+        ),
         "attention.layer_norm_epsilon": "norm_eps",
         "attention.layer_norm_rms_epsilon": lambda config: None,
         "attention.decay_lora_rank": lambda config: _rank(config, "decay_low_rank_dim", 0.5, 1.8),
@@ -213,7 +215,7 @@ RWKV6: Final = Family(
         **NOTHING, "wkv.head_size": "head_size", "attention.layer_norm_epsilon": "layer_norm_epsilon",
         "attention.layer_norm_rms_epsilon": lambda config: None,
         "feed_forward_length": lambda config: (
-            config.get("intermediate_size") or int(config.count("hidden_size") * 3.5) // 32 * 32
+            config.get("intermediate_size", otherwise=int(config.count("hidden_size") * 3.5) // 32 * 32)
         ),
         "time_mix_extra_dim": partial(_wide, 32), "time_decay_extra_dim": partial(_wide, 64),
         # Halving hidden states, for sums in float16, changes no result: the weights are not scaled either.

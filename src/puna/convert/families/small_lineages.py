@@ -240,7 +240,7 @@ _MINISTRAL3: Final = Family(
     hf=("Ministral3ForCausalLM", "Mistral3ForConditionalGeneration"), architecture="mistral3",
     keys={
         "vocab_size": "vocab_size", "rope.dimension_count": lambda config: config.head_size,
-        "attention.temperature_scale": lambda config: config.rope.get("llama_4_scaling_beta") or 0.0,
+        "attention.temperature_scale": lambda config: config.rope.get("llama_4_scaling_beta", 0.0),
         "rope.scaling.yarn_log_multiplier": lambda config: config.rope.get("mscale_all_dim"),
     },
     pre="tekken", assumed=_MINISTRAL, harmless=("rope_parameters.max_position_embeddings",),
@@ -365,10 +365,9 @@ FAMILIES: Final = (
     Family(
         hf=("OlmoeForCausalLM",), architecture="olmoe",
         keys={
-            "attention.layer_norm_rms_epsilon": lambda config: config.get("rms_norm_eps") or 1e-5,
             "expert_weights_norm": lambda config: config.get("norm_topk_prob") or None,
         },
-        pre="olmo", assumed={"clip_qkv": ()},
+        pre="olmo", assumed={"clip_qkv": ()}, defaults={"rms_norm_eps": 1e-5},
     ),
     Family(
         hf=("Starcoder2ForCausalLM",), architecture="starcoder2", keys=_WINDOW, pre="starcoder", tied=True,
@@ -403,7 +402,7 @@ FAMILIES: Final = (
             "rope_theta": 10000.0, "norm_topk_prob": True, "first_k_dense_replace": 1, "n_shared_experts": 1,
         },
         assumed={"scoring_func": "sigmoid", "topk_method": "noaux_tc"},
-        harmless=("use_qk_norm", "num_nextn_predict_layers"),
+        harmless=("use_qk_norm",),
     ),
     Family(
         hf=("GptOssForCausalLM",), architecture="gpt-oss",
@@ -422,9 +421,9 @@ FAMILIES: Final = (
             **_rotating(0.25),
             "use_parallel_residual": lambda config: bool(config.get("use_parallel_residual")),
             "attention.layer_norm_rms_epsilon": lambda config: None,
-            "attention.layer_norm_epsilon": lambda config: config.get("layer_norm_eps", "norm_eps") or 1e-5,
+            "attention.layer_norm_epsilon": ("layer_norm_eps", "norm_eps"),
         },
-        pre="stablelm2",
+        pre="stablelm2", defaults={"norm_eps": 1e-5},
         harmless=("qk_layernorm", "rotary_scaling_factor"),
     ),
     Family(
@@ -449,7 +448,7 @@ FAMILIES: Final = (
         dropped=("mlp_AR.",), ropes=(*SCALED, "mrope"),
         keys={
             "rope.dimension_sections": lambda config: [
-                *(config.rope.get("mrope_section") or (16, 24, 24)), 0,
+                *config.rope.get("mrope_section", (16, 24, 24)), 0,
             ],
         },
         assumed={
@@ -466,7 +465,7 @@ FAMILIES: Final = (
             "leading_dense_block_count": "moe_layer_start_index",
             "expert_shared_count": "moe_num_shared_experts",
             "expert_shared_feed_forward_length": lambda config: (
-                config["moe_intermediate_size"] * (config.get("moe_num_shared_experts") or 0) or None
+                config["moe_intermediate_size"] * config.get("moe_num_shared_experts", otherwise=0) or None
             ),
         },
         names={"model.layers.{}.mlp.moe_statics.e_score_correction_bias": "blk.{}.exp_probs_b.bias"},
