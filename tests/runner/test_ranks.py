@@ -258,7 +258,7 @@ def test_ranks_are_told_what_the_model_is_loaded_for(path: Path, monkeypatch: py
         parallel=3,
         batch_size=24,
         reserved=5,
-        cache_types=KVTypes.parse("q8_0"),
+        cache_types=KVTypes.parse("bf16"),
         prediction_heads=False,
         placement=Placement(main_gpu=1),
     )

@@ -49,7 +49,8 @@ class ProcessGroup:
         for name, value in _VARIABLES.items():
             os.environ.setdefault(name, value)
         on_gpu, timeout = place.type == "cuda", timedelta(seconds=timeout_s)
-        store = dist.FileStore(str(meeting), count)  # not by its URL, whose path could have no spaces
+        # Not by its URL, whose path could have no spaces.
+        store = dist.FileStore(str(meeting), count)  # type: ignore[attr-defined]
         store.set_timeout(timeout)
         dist.init_process_group(
             "nccl" if on_gpu else "gloo",
