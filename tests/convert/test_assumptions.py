@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
+import io
 import json
 import logging
 from collections.abc import Callable, Mapping
@@ -272,6 +274,32 @@ CONFIGURED = [
     and name != "mistral4"
     and "apertus" not in name  # some of its keys are from tensors
 ]
+
+
+#: Models that are not compared with a class of transformers: it has none of their own, or their family has
+#: others, of classes with other defaults.
+OF_NO_CLASS = ("codeshell", "deepseek", "exaone", "minicpm", "openelm, layers alike", "orion", "glm4")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in CONFIGURED if name not in OF_NO_CLASS])
+def test_missing_and_null_settings_mean_what_transformers_makes_of_them(name: str) -> None:
+    raw, kind = published_config(MODELS[name]), type(MODELS[name].config())
+    wrong, compared = {}, 0
+    for setting in raw.keys() - {"model_type"}:
+        rest = {key: value for key, value in raw.items() if key != setting}
+        for changed in (rest, {**rest, setting: None}):
+            with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(Exception):
+                complete = kind.from_dict(copy.deepcopy(changed)).to_json_string(use_diff=False)
+                theirs = metadata_of({**json.loads(complete), "architectures": raw["architectures"]})
+                ours = metadata_of(changed)
+                compared += 1
+                # A key left out has its reader's default, or makes readers refuse the file.
+                different = [key for key in theirs.keys() & ours.keys() if theirs[key] != ours[key]]
+                if different:
+                    wrong[setting, setting in changed] = [(key, ours[key], theirs[key]) for key in different]
+    assert not wrong
+    assert compared
 
 
 @pytest.mark.parametrize("name", CONFIGURED)

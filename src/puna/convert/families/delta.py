@@ -109,7 +109,7 @@ _ASSUMED: Final[dict[str, Assumption]] = {
     "output_gate_type": ("swish", "silu"),
     "linear_value_head_dim": lambda config: config["linear_key_head_dim"],
 }
-_DEFAULTS: Final = {"rope_theta": 10000.0}
+_DEFAULTS: Final = {"rope_theta": 10000.0, "head_dim": 256}
 _HARMLESS: Final = ("mtp_*",)
 
 _GATED_DELTA: Final = (
@@ -284,7 +284,7 @@ QWEN4: Final = Family(
         "split_ngram_parts", "number_of_conv_states",
     ),
     defaults={
-        **_DEFAULTS, "head_dim": 256, "num_key_value_heads": 2, "shared_expert_intermediate_size": 512,
+        **_DEFAULTS, "num_key_value_heads": 2, "shared_expert_intermediate_size": 512,
         "hc_count": 4,
         "hc_lowrank": 320, "ple_conv_kernel_size": 4, "ngram_size": 3, "heads_per_ngram": 8,
     },

@@ -120,7 +120,7 @@ _DEFAULTS: Final = {**_SIZES, "query_pre_attn_scalar": 256, "sliding_window": 40
 _WITHOUT_LAYER_INPUTS: Final = (
     Family(
         hf=("GemmaForCausalLM",), architecture="gemma", keys={**_HEADS, **_ROTATION}, tied=True,
-        norm_offset=1.0, vocabulary="gemma",
+        norm_offset=1.0, vocabulary="gemma", defaults={"head_dim": 256, "num_key_value_heads": 16},
         assumed={**ASSUMED, "hidden_act": (_TANH, "gelu")},  # both names mean the same
     ),
     Family(

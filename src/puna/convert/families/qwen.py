@@ -241,7 +241,9 @@ _HARMLESS: Final = (
     "n_shared_experts", "attention_projection_layout", "sliding_window",
     "swa_rope_theta",
 )  # fmt: skip
-_MIMO_DEFAULTS: Final = {"norm_topk_prob": True, "attention_value_scale": 0.707, "rms_norm_eps": 1e-5}
+_MIMO_DEFAULTS: Final = {
+    "norm_topk_prob": True, "attention_value_scale": 0.707, "rms_norm_eps": 1e-5, "head_dim": 192,
+}  # fmt: skip
 _ROTATION: Final = {
     kind: {"rope_type": "default", "rope_theta": theta, "partial_rotary_factor": 0.334}
     for kind, theta in (("full_attention", 5e6), ("sliding_attention", 1e4))

@@ -250,6 +250,7 @@ _MINISTRAL3: Final = Family(
             **MISTRAL_ROTATION, "rope_theta": 1e6, "factor": 16.0, "original_max_position_embeddings": 16384,
         },
         "rope_theta": 10000.0,  # if the rotation gives none
+        "head_dim": 128,
     },
 )  # fmt: skip
 
