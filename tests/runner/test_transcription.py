@@ -69,9 +69,10 @@ def test_a_recording_counts_as_active_between_its_windows_too(hearing: Path) -> 
             if isinstance(event, Heard):
                 pong = await runner.ping()
                 found.append((pong.active, pong.running))
-        # Either may have ended by the time the last pong came; one is at work at a time.
-        assert len(found) > 10
-        assert {active for active, _ in found[:-2]} == {1}
+        # Either may have ended by the time the last pongs came; one is at work at a time.
+        actives = [active for active, _ in found]
+        assert actives == sorted(actives, reverse=True)
+        assert actives.count(1) > 10
         assert {running for _, running in found} <= {0, 1}
         await anext(second)
         assert (await runner.ping()).active == 1

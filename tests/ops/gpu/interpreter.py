@@ -1,7 +1,8 @@
 """Repairs of Triton's interpreter (3.6), so that it computes what a device does, in half the time.
 
 Its scalars are arrays of one number, which numpy 2.4 does not take as bounds of loops; numpy warns of
-infinities and NaN, which devices compute with silently. Each call of a function within a kernel would replace
+infinities and NaN, which devices compute with silently. Products of matrices are added up in an order that
+depends on the row, on some processors. Each call of a function within a kernel would replace
 the language's functions again, and integers would be added and multiplied twice to find overflows.
 """
 
@@ -36,8 +37,14 @@ def repair() -> None:
         with np.errstate(all="ignore"):
             return execute(self, *args, **named)
 
+    def dot(builder: Any, a: Any, b: Any, d: Any, precision: Any, imprecise: Any) -> Any:
+        numbers = (each.data.astype(d.data.dtype) for each in (a, b))
+        found = np.einsum("...mk,...kn->...mn", *numbers)
+        return interpreter.TensorHandle(found + d.data, d.dtype.scalar)
+
     interpreter._patch_lang_tensor = patch_and_repair
     interpreter._patch_lang = patch_once
+    interpreter.InterpreterBuilder.create_dot = dot
     builder = interpreter.interpreter_builder
     builder.options = dataclasses.replace(builder.options, sanitize_overflow=False)
     interpreter.GridExecutor.__call__ = execute_silently
