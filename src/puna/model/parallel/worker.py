@@ -10,10 +10,9 @@ import numpy as np
 
 from puna.errors import PunaError, RunnerError
 from puna.kvcache.cache import Cache
-from puna.kvcache.types import KVTypes
 from puna.machine import is_out_of_memory
 from puna.model.parallel.wire import CacheMade, RankConnection, Step, ToRank
-from puna.model.split.repeated import repeat
+from puna.model.split.repeated import cache_for, repeat
 from puna.model.split.wire import Broken, MakeCache, on_stage, unpacked
 
 if TYPE_CHECKING:
@@ -52,14 +51,7 @@ class RankWorker:
 
     def _take(self, message: ToRank) -> None:
         if isinstance(message, MakeCache):
-            if self._cache is not None:
-                self._cache.close()
-            self._cache = self._model.make_cache(
-                sequences=message.sequences,
-                context=message.context,
-                capacity=message.capacity,
-                types=KVTypes.parse(message.types),
-            )
+            self._cache = cache_for(message, self._model, self._cache)
             room = self._model.cache_room(self._reserved) + self._cache.provided_bytes
             self._owner.send(CacheMade(room_bytes=room))
             return

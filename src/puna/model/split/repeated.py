@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from puna.batch import Batch
 from puna.kvcache.cache import Cache, Compacting, LayerCache, LayerState, Picturing
 from puna.kvcache.contents import CellCounts, Contents, Extents
+from puna.kvcache.types import KVTypes
 from puna.model.split.wire import (
     Compact,
     CopyPrefix,
     LimitCells,
+    MakeCache,
     Pass,
     Remove,
     StageMessage,
@@ -24,6 +27,9 @@ from puna.model.split.wire import (
     unpacked,
 )
 from puna.ops import Backend
+
+if TYPE_CHECKING:
+    from puna.model.decoder import Decoder
 
 
 class RepeatedCache(Cache):
@@ -160,6 +166,18 @@ class RepeatedCache(Cache):
 
     def close(self) -> None:
         self.own.close()
+
+
+def cache_for(message: MakeCache, model: Decoder, before: Cache | None) -> Cache:
+    """Return the cache that the first process made, once the one `before` is closed."""
+    if before is not None:
+        before.close()
+    return model.make_cache(
+        sequences=message.sequences,
+        context=message.context,
+        capacity=message.capacity,
+        types=KVTypes.parse(message.types),
+    )
 
 
 def repeat(message: StageMessage, cache: Cache, ops: Backend) -> None:

@@ -13,9 +13,8 @@ import numpy as np
 
 from puna.errors import PunaError, RunnerError
 from puna.kvcache.cache import Cache
-from puna.kvcache.types import KVTypes
 from puna.machine import available_memory, is_out_of_memory
-from puna.model.split.repeated import repeat
+from puna.model.split.repeated import cache_for, repeat
 from puna.model.split.wire import (
     AnyMessage,
     Arrays,
@@ -149,14 +148,7 @@ class Worker:
         )
 
     def _make_cache(self, message: MakeCache) -> None:
-        if self._cache is not None:
-            self._cache.close()
-        self._cache = self._model.make_cache(
-            sequences=message.sequences,
-            context=message.context,
-            capacity=message.capacity,
-            types=KVTypes.parse(message.types),
-        )
+        self._cache = cache_for(message, self._model, self._cache)
         self._sink.send(message)
 
     def _compute(self, message: Pass, arrays: Arrays) -> None:
