@@ -13,6 +13,7 @@ from puna.gguf import GGMLType
 from puna.ops import KV_TYPES
 from puna.ops.backend import LIST_ALIGNMENT, list_width
 from tests.ops.attention_calls import prompt
+from tests.ops.choices import check_choices_alone
 from tests.ops.torch_ops import TorchOps, kv_pack, kv_unpack
 
 pytestmark = pytest.mark.kernels_of("choose_blocks")
@@ -207,21 +208,8 @@ def test_attention_by_head_reads_the_chosen_cells(ops: TorchOps) -> None:
 
 
 def test_a_row_chooses_the_same_whatever_else_there_is(ops: TorchOps) -> None:
-    """Alone, in another order, elsewhere in the list and in the cache."""
     call = Call.random([*ROWS, *prompt(70, before=480)], heads=5, dim=72)
-    together = call.lists(ops)
-    for row in range(0, len(together), 3):
-        assert call.lists(ops, [row]) == [together[row]]
-    backwards = list(reversed(range(len(together))))
-    assert call.lists(ops, backwards) == together[::-1]
-    order = torch.randperm(len(call.keys), generator=torch.Generator().manual_seed(5))
-    places = torch.empty_like(order)
-    places[order] = torch.arange(len(order))
-    moved = replace(
-        call, keys=call.keys[order], starts=call.starts + 7,
-        cells=torch.cat([torch.zeros(7, dtype=torch.int32), places[call.cells.long()].int()]),
-    )  # fmt: skip
-    assert moved.lists(ops) == [[places[cells].tolist() for cells in row] for row in together]
+    check_choices_alone(call, ops)
 
 
 def test_the_number_of_threads_changes_no_choice(kernels: TorchOps) -> None:

@@ -112,7 +112,11 @@ def test_states_inside_a_sequence_can_be_kept_too(ops: TorchOps) -> None:
 @pytest.mark.parametrize("parts", [[1] * 40, [2, 1, 1, 3, 33], [39, 1], [8, 32]], ids=str)
 @pytest.mark.parametrize("taps", [4, 16])
 def test_bits_do_not_depend_on_how_a_sequence_is_cut(ops: TorchOps, taps: int, parts: list[int]) -> None:
-    whole = Problem.random(taps, 77, [40])
+    check_cuts(Problem.random(taps, 77, [40]), ops, parts)
+
+
+def check_cuts(whole: Problem, ops: TorchOps, parts: list[int]) -> None:
+    """Check that the only sequence has the same results and state when it comes in parts."""
     states, again = whole.states.clone(), whole.states.clone()
     expected, found, begin, place = whole.run(ops, states), [], 0, whole.places[0]
     for number, part in enumerate(parts):

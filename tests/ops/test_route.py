@@ -156,13 +156,18 @@ def test_a_table_may_choose_the_experts(ops: TorchOps, settings: dict[str, Any])
     tokens = torch.randint(0, 30, (40,)).int()
     chosen, shares = ops.route_by_table(logits, routing, table, tokens)
     assert torch.equal(chosen, table[tokens.long()])
+    check_shares(chosen, shares, logits, routing)
+    alone = ops.route_by_table(logits[7:8], routing, table, tokens[7:8])
+    assert torch.equal(alone[1], shares[7:8]) or ops.name == "reference"
+    assert ops.route_by_table(logits[:0], routing, table, tokens[:0])[0].shape == (0, 4)
+
+
+def check_shares(chosen: Tensor, shares: Tensor, logits: Tensor, routing: Routing) -> None:
+    """Check the shares of chosen experts, whatever chose them."""
     expected = exact_scores(logits, routing).gather(1, chosen.long())
     if routing.normalize:
         expected = expected / expected.sum(1, keepdim=True)
     torch.testing.assert_close(shares.double(), expected * routing.scale, rtol=2e-6, atol=1e-12)
-    alone = ops.route_by_table(logits[7:8], routing, table, tokens[7:8])
-    assert torch.equal(alone[1], shares[7:8]) or ops.name == "reference"
-    assert ops.route_by_table(logits[:0], routing, table, tokens[:0])[0].shape == (0, 4)
 
 
 def test_tables_that_do_not_fit_are_refused(kernels: TorchOps) -> None:

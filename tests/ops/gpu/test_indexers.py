@@ -14,6 +14,7 @@ from puna.ops.gpu.kernels import indexers
 from puna.ops.gpu.triton_backend import TritonBackend
 from tests.ops import test_blocks, test_indexer
 from tests.ops.attention_calls import prompt
+from tests.ops.choices import check_choices_alone
 from tests.ops.device_ops import DeviceOps
 
 #: Rows that see nothing, fewer cells than are chosen, as many, and more, in several pieces of their lists.
@@ -109,21 +110,8 @@ def test_neighbours_that_keep_all_share_a_list(gpu: DeviceOps) -> None:
 
 @pytest.mark.parametrize(("most", "group"), [(37, 1), (36, 3)])
 def test_a_row_chooses_the_same_whatever_else_there_is(gpu: DeviceOps, most: int, group: int) -> None:
-    """Alone, in another order, elsewhere in the list and in the cache."""
     call = cells_of([*ROWS, *prompt(4, before=80)], heads=13, dim=72, most=most, group=group)
-    together = call.lists(gpu)
-    for row in range(0, len(together), 3):
-        assert call.lists(gpu, [row]) == [together[row]]
-    backwards = list(reversed(range(len(together))))
-    assert call.lists(gpu, backwards) == together[::-1]
-    order = torch.randperm(len(call.keys), generator=torch.Generator().manual_seed(5))
-    places = torch.empty_like(order)
-    places[order] = torch.arange(len(order))
-    moved = replace(
-        call, keys=call.keys[order], starts=call.starts + 7,
-        cells=torch.cat([torch.zeros(7, dtype=torch.int32), places[call.cells.long()].int()]),
-    )  # fmt: skip
-    assert moved.lists(gpu) == [places[torch.tensor(row, dtype=torch.long)].tolist() for row in together]
+    check_choices_alone(call, gpu)
 
 
 def test_rows_are_scored_in_parts_that_bound_memory(gpu: DeviceOps, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 
 from puna.ops.gpu.triton_backend import TritonBackend
 from tests.ops.device_ops import DeviceOps
-from tests.ops.test_pool_recent import Problem
+from tests.ops.test_pool_recent import Problem, check_cuts
 
 
 @pytest.fixture
@@ -49,16 +47,4 @@ def test_nan_spreads_to_the_rows_after_it(gpu: DeviceOps) -> None:
 
 @pytest.mark.parametrize("parts", [[1] * 20, [2, 1, 1, 3, 13], [1, 19]], ids=str)
 def test_bits_do_not_depend_on_how_a_sequence_is_cut(gpu: DeviceOps, parts: list[int]) -> None:
-    whole = Problem.random(16, 77, [20])
-    states, again = whole.states.clone(), whole.states.clone()
-    expected, found, begin, place = whole.run(gpu, states), [], 0, whole.places[0]
-    for number, part in enumerate(parts):
-        target = next(p for p in whole.places[1 + number % 8 :] if p != place)
-        rows = slice(begin, begin + part)
-        piece = replace(
-            whole, values=whole.values[rows], gates=whole.gates[rows], lengths=[part], places=[place, target]
-        )
-        found.append(piece.run(gpu, again))
-        begin, place = begin + part, target
-    assert torch.equal(torch.cat(found), expected)
-    assert torch.equal(again[place], states[whole.places[1]])
+    check_cuts(Problem.random(16, 77, [20]), gpu, parts)

@@ -9,7 +9,7 @@ import torch
 
 from puna.ops import Routing
 from tests.ops.gpu.launchers import Launchers
-from tests.ops.test_route import SETTINGS, exact, exact_scores
+from tests.ops.test_route import SETTINGS, check_shares, exact
 
 routing_kernel = pytest.importorskip("puna.ops.gpu.kernels.routing")
 
@@ -96,10 +96,7 @@ def test_a_table_may_choose_the_experts(
     tokens = torch.randint(0, 30, (7,)).int()
     chosen, shares = gpu.route_by_table(logits, routing, table, tokens)
     assert torch.equal(chosen, table[tokens.long()])
-    expected = exact_scores(logits, routing).gather(1, chosen.long())
-    if routing.normalize:
-        expected = expected / expected.sum(1, keepdim=True)
-    torch.testing.assert_close(shares.double(), expected * routing.scale, rtol=2e-6, atol=1e-12)
+    check_shares(chosen, shares, logits, routing)
     alone = gpu.route_by_table(logits[3:4], routing, table, tokens[3:4])
     assert torch.equal(alone[1], shares[3:4])
     assert gpu.route_by_table(logits[:0], routing, table, tokens[:0])[0].shape == (0, used)
