@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -68,3 +69,13 @@ async def idle(runner: LocalRunner) -> None:
     """Wait until the runner runs no request."""
     while (await runner.ping()).active:
         await asyncio.sleep(0.01)
+
+
+async def tokens_of(runner: LocalRunner, request: Generate) -> list[int]:
+    """Return the tokens that a runner generates."""
+    found: list[int] = []
+    async with contextlib.aclosing(runner.generate(request)) as events:
+        async for event in events:
+            if isinstance(event, Chunk):
+                found += event.tokens
+    return found

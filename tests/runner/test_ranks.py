@@ -33,10 +33,11 @@ from puna.model.parallel.wire import LoadShare
 from puna.model.placement import DeviceStage
 from puna.ops.gpu.torch_backend import TorchBackend
 from puna.options import AdapterFile, Options, Placement
-from puna.protocol import Chunk, Generate, Load
+from puna.protocol import Generate, Load
 from puna.runner.client import LocalRunner
 from tests.engine.runs import Run
 from tests.model.parallel.test_model import decoder, llama
+from tests.runner.running import tokens_of
 from tests.stand_in_gpus import use_gpus
 from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 from tests.waiting import PATIENCE_S, wait_until
@@ -81,13 +82,7 @@ async def running(path: Path, **options: object) -> AsyncIterator[LocalRunner]:
 
 async def tokens(runner: LocalRunner, prompt: list[int], count: int = COUNT) -> list[int]:
     options = Options(num_predict=count, temperature=0.0)
-    found: list[int] = []
-    request = Generate(prompt=prompt, options=options, ignore_eos=True)
-    async with contextlib.aclosing(runner.generate(request)) as events:
-        async for event in events:
-            if isinstance(event, Chunk):
-                found += event.tokens
-    return found
+    return await tokens_of(runner, Generate(prompt=prompt, options=options, ignore_eos=True))
 
 
 def answered(loaded: LoadedModel) -> Run:
@@ -146,7 +141,7 @@ def test_answers_are_those_of_one_process_until_a_rank_ends(
     assert [run.tokens(number) for number in range(len(PROMPTS))] == alone(path)
     [rank] = ranks_of(os.getpid())
     rank.kill()
-    run.submit(9, PROMPTS[0], num_predict=COUNT)
+    run.submit(9, PROMPTS[0], num_predict=COUNT, temperature=0)
     run.finish()
     failed = run.failed(9)
     assert failed.kind == ModelLostError.__name__

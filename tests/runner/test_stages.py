@@ -20,10 +20,11 @@ from puna.cluster.credentials import init, protection
 from puna.errors import PunaError, RunnerError, UnsupportedModelError
 from puna.ops import default_backend
 from puna.options import Options
-from puna.protocol import Chunk, Generate, Load, SplitLoad, StageAddress
+from puna.protocol import Generate, Load, SplitLoad, StageAddress
 from puna.runner.client import LocalRunner
 from puna.runner.tls import tls_contexts
 from tests.processors import NOT_BUILT
+from tests.runner.running import tokens_of
 from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 from tests.waiting import PATIENCE_S
 
@@ -75,13 +76,7 @@ async def stages(path: Path, cuts: list[int]) -> AsyncIterator[list[LocalRunner]
 
 async def tokens(runner: LocalRunner, count: int = 20) -> list[int]:
     options = Options(num_predict=count, temperature=0.0)
-    request = Generate(prompt=[1, *range(3, 40)] * 8, options=options, ignore_eos=True)
-    found: list[int] = []
-    async with contextlib.aclosing(runner.generate(request)) as events:
-        async for event in events:
-            if isinstance(event, Chunk):
-                found += event.tokens
-    return found
+    return await tokens_of(runner, Generate(prompt=[1, *range(3, 40)] * 8, options=options, ignore_eos=True))
 
 
 def test_tokens_are_those_of_one_process(path: Path) -> None:
