@@ -342,6 +342,26 @@ def test_ping_of_a_hung_process_times_out(with_shared_runner: WithRunner) -> Non
     with_shared_runner(use)
 
 
+def test_cancellation_that_meets_the_reply_is_not_lost(
+    with_shared_runner: WithRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # `asyncio.wait_for` loses it before Python 3.12: a request whose client has disconnected went on.
+    async def use(runner: LocalRunner) -> None:
+        task = asyncio.create_task(runner.ping())
+        pass_on = runner._pass_on
+
+        def pass_on_and_cancel(request_id: int, message: FromRunner) -> None:
+            pass_on(request_id, message)
+            task.cancel()
+
+        monkeypatch.setattr(runner, "_pass_on", pass_on_and_cancel)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        monkeypatch.undo()
+
+    with_shared_runner(use)
+
+
 def test_loading_without_progress_times_out(model: Path) -> None:
     async def scenario() -> None:
         runner = await LocalRunner.spawn()

@@ -35,7 +35,8 @@ async def ask(reply: Awaitable[Any], node: str, timeout_s: float) -> Any:
     from ray.exceptions import RayError, RayTaskError
 
     try:
-        return await asyncio.wait_for(_awaited(reply), timeout_s)
+        async with asyncio.timeout(timeout_s):
+            return await reply
     except RayTaskError as error:
         cause = error.cause
         if isinstance(cause, PunaError):
@@ -45,7 +46,3 @@ async def ask(reply: Awaitable[Any], node: str, timeout_s: float) -> Any:
         raise NodeLostError(f"node {node} is lost: {type(error).__name__}") from error
     except TimeoutError:
         raise NodeLostError(f"node {node} did not answer within {timeout_s:g} s") from None
-
-
-async def _awaited(reply: Awaitable[Any]) -> Any:
-    return await reply

@@ -119,10 +119,10 @@ async def start_runner(node: Node, tls: ssl.SSLContext | None) -> tuple[RunnerCl
     process = RemoteProcess(node, actor)
     try:
         port, secret = await ask(actor.start.remote(node.address), node.name, _START_TIMEOUT_S)
-        reader, writer = await asyncio.wait_for(
-            asyncio.open_connection(node.address, port, ssl=tls, server_hostname="" if tls else None),
-            CONNECT_TIMEOUT_S,
-        )
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            reader, writer = await asyncio.open_connection(
+                node.address, port, ssl=tls, server_hostname="" if tls else None
+            )
         writer.write(Hello().introduced(secret))
         notice_loss(writer.get_extra_info("socket"))
     except (OSError, TimeoutError) as error:

@@ -592,7 +592,6 @@ class Replicas:
     async def _watch(self, replica: Replica) -> None:
         """Watch how a replica is, what it remembers, and whether it is still needed, until it is dead."""
         silence_s = min(_SILENCE_S, self._cluster.step_timeout_s)
-        # Before Python 3.12, a cancellation gets lost in `wait_for` if its work is done at the same moment.
         while replica in self._replicas and not self._closed:
             await asyncio.sleep(_HEARTBEAT_S)
             try:
@@ -602,7 +601,8 @@ class Replicas:
                     stage.pong = await stage.client.ping(silence_s)
                     stage.process.memory_bytes = stage.pong.memory_bytes
                 if len(self._replicas) > 1:
-                    await asyncio.wait_for(self._learn(replica), silence_s)
+                    async with asyncio.timeout(silence_s):
+                        await self._learn(replica)
             except (RunnerError, TimeoutError):
                 replica.kill(f"it did not answer for {silence_s:g} s")
                 return

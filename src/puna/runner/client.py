@@ -224,7 +224,8 @@ class RunnerClient:
         done, total = 0, 0
         while True:
             try:
-                message = await asyncio.wait_for(self._receive(0), stall_timeout_s)
+                async with asyncio.timeout(stall_timeout_s):
+                    message = await self._receive(0)
             except TimeoutError:
                 share = done / total if total else 0.0
                 raise RunnerError(
@@ -368,7 +369,8 @@ class RunnerClient:
         """Return the state of the runner. Raises `RunnerError` when it does not answer in time."""
         async with self._exchange(Ping(id=next(self._ids))) as receive:
             try:
-                reply = await asyncio.wait_for(receive(), timeout_s)
+                async with asyncio.timeout(timeout_s):
+                    reply = await receive()
             except TimeoutError:
                 raise RunnerError(f"the model runner did not answer within {timeout_s:g} s") from None
         assert isinstance(reply, Pong)

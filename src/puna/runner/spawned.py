@@ -207,11 +207,13 @@ class SpawnedProcess:
     async def ended(self, patience_s: float) -> None:
         """Wait for the process to end; kill it after `patience_s`."""
         try:
-            await asyncio.wait_for(self._process.wait(), patience_s)
+            async with asyncio.timeout(patience_s):
+                await self._process.wait()
         except TimeoutError:
             self.end()
             try:
-                await asyncio.wait_for(self._process.wait(), _KILL_TIMEOUT_S)
+                async with asyncio.timeout(_KILL_TIMEOUT_S):
+                    await self._process.wait()
             except TimeoutError:
                 _log.error("process %d was killed but does not end; it may keep its memory", self.pid)
 

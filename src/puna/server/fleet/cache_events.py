@@ -113,7 +113,8 @@ class CacheListeners:
 async def _report(process: ModelProcess, since: int) -> PrefixReport | None:
     """Return a process's report; None if it has ended, or does not answer soon."""
     with contextlib.suppress(PunaError, TimeoutError):
-        return await asyncio.wait_for(process.client.prefixes(since), _PATIENCE_S)
+        async with asyncio.timeout(_PATIENCE_S):
+            return await process.client.prefixes(since)
     return None
 
 
