@@ -116,24 +116,22 @@ def test_pictures_are_described(served: Shell, tmp_path: Path) -> None:
     asyncio.run(use())
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
+def test_errors_say_what_was_wrong(served: Shell) -> None:
+    calls: list[tuple[dict[str, Any], str]] = [
         ({"model": "nosuch", "prompt": "a"}, "model 'nosuch' not found"),
         ({"model": "bert", "prompt": "a"}, "does not support"),
         ({"model": "says", "prompt": "a", "temperature": 9}, "temperature"),
         ({"model": "says"}, "prompt"),
         ({"model": "says", "prompt": "a", "schema": {"type": 7}}, "type"),
-    ],
-)
-def test_errors_say_what_was_wrong(served: Shell, arguments: dict[str, Any], said: str) -> None:
-    async def use() -> Any:
-        async with client_of(served) as client:
-            return await client.call_tool("generate", arguments)
+    ]
 
-    result = asyncio.run(use())
-    assert result.is_error
-    assert said in result.content[0].text
+    async def use() -> list[Any]:
+        async with client_of(served) as client:
+            return [await client.call_tool("generate", arguments) for arguments, _ in calls]
+
+    for result, (_, said) in zip(asyncio.run(use()), calls, strict=True):
+        assert result.is_error
+        assert said in result.content[0].text
 
 
 def test_progress_is_reported_and_a_cancelled_call_ends_at_the_server(served: Shell) -> None:

@@ -8,7 +8,7 @@ import dataclasses
 import io
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -281,8 +281,20 @@ CONFIGURED = [
 OF_NO_CLASS = ("codeshell", "deepseek", "exaone", "minicpm", "openelm, layers alike", "orion", "glm4")
 
 
+def once_for_each_class(names: Sequence[str]) -> list[Any]:
+    """Return cases of all names, those of a class that an earlier one has only for `make test-thorough`."""
+    first: dict[str, str] = {}
+    for name in names:
+        first.setdefault(MODELS[name].hf, name)
+    return [
+        name if name in first.values() else pytest.param(name, marks=pytest.mark.thorough) for name in names
+    ]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in CONFIGURED if name not in OF_NO_CLASS])
+@pytest.mark.parametrize(
+    "name", once_for_each_class([name for name in CONFIGURED if name not in OF_NO_CLASS])
+)
 def test_missing_and_null_settings_mean_what_transformers_makes_of_them(name: str) -> None:
     raw, kind = published_config(MODELS[name]), type(MODELS[name].config())
     wrong, compared = {}, 0

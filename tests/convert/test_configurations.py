@@ -345,7 +345,7 @@ def test_formerly_misread_configurations_have_the_right_outcome(
     assert outcome_of(Drawn(architecture, 1, changes, saved=False)) == expected
 
 
-@pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("architecture", FAMILIES)
 def test_a_few_random_configurations_match_transformers_or_are_refused(architecture: str, count: int) -> None:
     check(architecture, count)

@@ -10,7 +10,7 @@ from tests.fuzz.case import names
 from tests.fuzz.driver import Driver
 
 #: Cases per target, the same on every run.
-CASES = 25
+CASES = 15
 
 pytestmark = [pytest.mark.slow, pytest.mark.samples]
 

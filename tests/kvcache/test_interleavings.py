@@ -304,4 +304,4 @@ def test_every_interleaving_agrees_with_the_oracle(makers: list) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("makers", KINDS, ids=names)
 def test_thousands_of_steps_agree_with_the_oracle(makers: list) -> None:
-    run(makers, 80, 50)
+    run(makers, 40, 50)

@@ -204,8 +204,13 @@ def spread(name: str, numbers: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("of_values", ["normal", "channels", "cells"])
 @pytest.mark.parametrize("of_keys", ["normal", "channels"])
-@pytest.mark.parametrize("dim", [64, 128])
-@pytest.mark.parametrize("count", [40, pytest.param(5000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("count", "dim"),
+    [
+        (40, 64), (40, 128), pytest.param(5000, 128, marks=pytest.mark.slow),
+        pytest.param(5000, 64, marks=pytest.mark.thorough),
+    ],
+)  # fmt: skip
 def test_arithmetic_costs_less_than_storing_16_bits(
     kernels: TorchOps, count: int, dim: int, of_keys: str, of_values: str
 ) -> None:

@@ -114,9 +114,12 @@ def test_a_gpu_that_cannot_be_used_is_left_out_with_the_reason() -> None:
             "OptionError: PUNA_GPU_DEVICE: models use all GPUs; CUDA_VISIBLE_DEVICES=1 is for this one alone",
         ),
         ("tpu", "OptionError: PUNA_GPU_DEVICE: 'tpu' is no device; use cuda or cpu"),
-        ("mps", "OptionError: PUNA_GPU_DEVICE: there are kernels for cuda devices and cpu, not for 'mps'"),
+        pytest.param(
+            "mps", "OptionError: PUNA_GPU_DEVICE: there are kernels for cuda devices and cpu, not for 'mps'",
+            marks=pytest.mark.thorough,
+        ),
     ],
-)
+)  # fmt: skip
 def test_a_chosen_gpu_that_cannot_be_used_is_an_error(device: str, error: str) -> None:
     torch = pytest.importorskip("torch")
     pytest.importorskip("triton", reason="Triton is not installed: it has no build for this machine")
@@ -146,7 +149,7 @@ print([(each.name, each.device, each.available_memory()) for each in ops.backend
 @pytest.mark.parametrize(
     ("memory", "expected"),
     [
-        ("6", [("gpu", "GPU 0", 6_000_000_000)]),
+        pytest.param("6", [("gpu", "GPU 0", 6_000_000_000)], marks=pytest.mark.thorough),
         ("6,0.5", [("gpu", "GPU 0", 6_000_000_000), ("gpu", "GPU 1", 500_000_000)]),
     ],
 )

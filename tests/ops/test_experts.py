@@ -32,7 +32,7 @@ SIZES = {
 ODD_SIZES = {"odd": (5, 96, 288, 21, 3)}  # for blocks of 32
 ODDER_SIZES = {"odder": (5, 37, 301, 19, 5)}  # for plain numbers
 TOKENS = (0, 1, 2, 5, 40)
-#: A sample of the kinds: a large number of experts changes only where they are found.
+#: A sample of the kinds: the number of experts changes only where they are found.
 MANY = ("Q4_K", "F32")
 #: The sizes that `make test-fast` runs.
 FAST = ("few", "odd", "odder")
@@ -44,7 +44,7 @@ def sizes(kind: GGMLType) -> dict[str, tuple[int, int, int, int, int]]:
 
 
 def _marks(kind: str, size: str) -> list[pytest.MarkDecorator]:
-    if size == "many" and kind not in MANY:
+    if size in ("many", "one") and kind not in MANY:
         return [pytest.mark.thorough]
     return [] if size in FAST else [pytest.mark.slow]
 

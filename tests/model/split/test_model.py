@@ -21,7 +21,7 @@ from tests.tiny.decoders import GEMMA2, QWEN3_MOE, TinyGpt, tiny_decoder_gguf
 from tests.tiny.gemma3 import TinyGemma3, tiny_gemma3_gguf
 from tests.tiny.gemmas import TinyGemma3n, TinyGemma4
 from tests.tiny.glm5_next import GLM5_NEXT
-from tests.tiny.hybrids import TinyHybrid
+from tests.tiny.hybrids import EXPERTS, SETTINGS, TinyHybrid
 from tests.tiny.kimi import KIMI_LINEAR
 from tests.tiny.latent import DEEPSEEK_V3
 from tests.tiny.lfm2 import tiny_lfm2_gguf
@@ -41,7 +41,7 @@ MODELS: dict[str, Callable[[Path], Path]] = {
     "llama4": lambda path: tiny_llama4_gguf(path, TinyLlama4(chunk=8, no_rope_interval=2)),
     "lfm2": tiny_lfm2_gguf,
     "qwen3moe": decoder(QWEN3_MOE),
-    "qwen3next": decoder(TinyHybrid("qwen3_next", {})),
+    "qwen3next": decoder(TinyHybrid("qwen3_next", {**SETTINGS, **EXPERTS})),
     "granitehybrid": decoder(GRANITE_HYBRID_MOE),
     "gemma3n": decoder(TinyGemma3n()),
     "gemma4": decoder(TinyGemma4()),

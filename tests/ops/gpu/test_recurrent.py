@@ -101,7 +101,7 @@ def test_bits_of_convolutions_do_not_depend_on_how_a_sequence_is_cut(
 
 @pytest.mark.usefixtures("segments")
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
-@pytest.mark.parametrize("shape", [(1, 1), (20, 40)], ids=str)
+@pytest.mark.parametrize("shape", [pytest.param((1, 1), marks=pytest.mark.thorough), (20, 40)], ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 def test_attended_rows_and_memories_match_the_recurrence(
     gpu: Launchers, kind: str, shape: tuple[int, int], lengths: list[int]

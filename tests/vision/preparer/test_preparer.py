@@ -76,8 +76,25 @@ def plain(side: int, kind: str = "PNG", mode: str = "RGB") -> bytes:
     return written.getvalue()
 
 
+#: Towers with one array of pixels, an overview, an order of patches; `make test-thorough` runs the others.
+SAMPLE = (
+    "deepseek-ocr",
+    "gemma3",
+    "gemma4",
+    "internvl",
+    "llama4",
+    "minicpmv",
+    "mllama",
+    "qwen25vl",
+    "step 3.7",
+)
+
+
 @pytest.mark.slow  # except for one
-@pytest.mark.parametrize("name", sorted(VISION_MODELS))
+@pytest.mark.parametrize(
+    "name",
+    [name if name in SAMPLE else pytest.param(name, marks=pytest.mark.thorough) for name in VISION_MODELS],
+)
 def test_an_image_is_prepared_as_in_this_process(name: str, tmp_path: Path) -> None:
     tower = tower_of(name, tmp_path)
     preparer = Preparer(tower)
