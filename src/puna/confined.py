@@ -33,6 +33,8 @@ OUT_OF_MEMORY: Final = (_OUT_OF_MEMORY, -MEMORY_SIGNAL)
 
 #: The variables passed to such a process, on which dates and its own start depend.
 _ENVIRONMENT: Final = ("TZ", "LANG", "LC_ALL", "LC_TIME", "LD_LIBRARY_PATH", "PUNA_PORTABLE")
+#: Such processes compute no matrix products: threads for them would double the time of importing numpy.
+_OWN: Final = {"OPENBLAS_NUM_THREADS": "1"}
 #: Kernel threads have priority: untrusted programs must not take processor time from them.
 _NICENESS: Final = 5
 
@@ -53,7 +55,7 @@ def start(main: Path, modules: Iterable[str]) -> tuple[subprocess.Popen[bytes], 
                 [sys.executable, "-I", "-S", str(main), *_folders(modules)],
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
-                env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
+                env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ} | _OWN,
                 process_group=0,  # keeps Ctrl-C in a terminal away from it
             )
     except OSError:

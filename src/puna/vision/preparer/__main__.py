@@ -4,11 +4,9 @@ Only the standard library and the given folders can be imported: neither the wor
 environment decides what runs.
 """
 
-import os
 import sys
 
 sys.path += sys.argv[1:]
-os.environ["OPENBLAS_NUM_THREADS"] = "1"  # no matrix products here
 
 from puna.vision.preparer.process import main
 
