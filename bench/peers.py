@@ -75,12 +75,12 @@ def alternate(
 ) -> tuple[dict[str, list[float]], list[float]]:
     """Return the rates of all engines in alternating order, and the read bandwidth, at each repetition.
 
-    The bandwidth, which varies with other load on the machine, is measured only for tests that it bounds.
+    The bandwidth, which varies with other load on the machine, is measured for decoding only.
     """
     rates: dict[str, list[float]] = {name: [] for name in engines}
     bandwidths: list[float] = []
     for repetition in range(times):
-        if test.kind == "decode" and test.streams == 1:
+        if test.kind == "decode":
             bandwidths.append(roofline.read_bandwidth(threads))
         for name in list(engines)[:: 1 if repetition % 2 == 0 else -1]:
             rates[name].append(rate(engines[name], test))
@@ -135,8 +135,8 @@ def compare(
                 setting=best, others=others, openvino=openvino_rates, share_bar=test.share,
                 prompt_bound=costs.prompt_bound(test.tokens, machine)
                 if test.kind == "prompt" and vnni else None,
-                decode_bound=costs.decode_bound(test.streams, depth, machine)
-                if test.kind == "decode" and vnni else None,
+                multiplying_s=costs.multiplying_s(test.streams, test.streams * depth, test.streams, machine)
+                if test.streams > 1 and vnni else 0.0,
             )  # fmt: skip
 
 

@@ -35,7 +35,7 @@ class Result:
     ours: list[float]
     theirs: list[float]
     bar: float | None
-    #: Read bandwidth at each repetition, in bytes per second; empty if it is not the bound.
+    #: Read bandwidth at each repetition, in bytes per second; empty for a prompt.
     bandwidths: list[float]
     tokens: int
     streams: int
@@ -47,7 +47,7 @@ class Result:
     openvino: list[float] = field(default_factory=list)  # empty if not compared
     share_bar: float = BANDWIDTH_BAR  # the share of the read bandwidth to reach
     prompt_bound: float | None = None  # the share of the peak that its kernels can reach, if known
-    decode_bound: float | None = None  # the rate of several streams that memory and kernels allow, if known
+    multiplying_s: float = 0.0  # the least seconds of a step's multiplications, if known
 
     @property
     def our_rate(self) -> float:
@@ -74,17 +74,17 @@ class Result:
         return self.ratio * bound / share if share and bound else None
 
     def share(self, machine: Machine) -> float | None:
-        """Return the fraction of the bound: read bandwidth for decoding, multiply-adds for a prompt.
+        """Return the fraction of the bound: multiply-adds for a prompt, for decoding the slower of them and
+        read bandwidth.
 
         The bandwidth is that of the same repetition, since it varies.
         """
         if self.kind == "prompt":
             peak = machine.float_peak if self.floats else machine.byte_peak
             return self.our_rate / self.tokens * self.prompt_products / peak if peak else None
-        if self.bandwidths:
-            shares = (rate / read for rate, read in zip(self.ours, self.bandwidths, strict=True))
-            return statistics.median(shares) * self.step_bytes
-        return self.our_rate / self.decode_bound if self.decode_bound else None
+        steps_s = (max(self.step_bytes / read, self.multiplying_s) for read in self.bandwidths)
+        shares = (rate / self.streams * step_s for rate, step_s in zip(self.ours, steps_s, strict=True))
+        return statistics.median(shares)
 
 
 @dataclass
@@ -128,7 +128,7 @@ def line(result: Result, machine: Machine) -> str:
     share, bar = result.share(machine), ""
     if result.bar is not None:
         bar = f", bar {result.bar:.1f} {'met' if result.met else 'MISSED'}"
-    of = "peak" if result.kind == "prompt" else "bandwidth" if result.bandwidths else "bound"
+    of = "peak" if result.kind == "prompt" else "bandwidth" if result.streams == 1 else "bound"
     if result.prompt_bound:
         of += f" (bound {result.prompt_bound:.0%})"
     return (
@@ -228,7 +228,7 @@ def _share(result: Result, machine: Machine) -> str:
     if result.kind == "prompt":
         bound = f", bound {result.prompt_bound:.0%}" if result.prompt_bound else ""
         return f"{share:.0%} of {'float32' if result.floats else '8-bit'} peak{bound}"
-    if not result.bandwidths:
+    if result.streams > 1:
         return f"{share:.0%} of bound"
     mark = "✓" if share >= result.share_bar else "✗"
     return f"{share:.0%} of bandwidth {mark}"

@@ -91,11 +91,6 @@ class Need:
         layers = self.shared_bytes + experts * self.expert_bytes
         return layers + self.head_bytes + streams * (depth * self.cell_bytes + self.state_bytes)
 
-    def decode_bound(self, streams: int, depth: float, machine: Machine) -> float:
-        """Return the tokens per second of `streams` sequences that memory and AVX-512 VNNI allow."""
-        multiplying_s = self.multiplying_s(streams, streams * depth, streams, machine)
-        return streams / max(self.decode_bytes(streams, depth) / machine.read, multiplying_s)
-
     def prompt_products(self, length: int) -> float:
         """Return the multiply-adds of evaluating a prompt of `length` tokens and sampling once."""
         return length * self.layer_products + self.head_products + length * length / 2 * self.cell_products
@@ -107,7 +102,8 @@ class Need:
         return self.prompt_products(length) / peak / least_s
 
     def multiplying_s(self, tokens: float, cells: float, outputs: float, machine: Machine) -> float:
-        """Return the least seconds for `tokens` tokens that see `cells` cells in all, `outputs` sampled.
+        """Return the least seconds with AVX-512 VNNI for `tokens` tokens that see `cells` cells in all, and
+        `outputs` of which are sampled.
 
         Matrices are multiplied at the rate that `multiplications` leaves, attention as 16-bit integers at
         half of it, states in float32. Everything else, such as exponentials and norms, counts as nothing.
