@@ -44,6 +44,7 @@ from puna.model.memory import (
     is_of_images,
     is_of_sound,
     no_tensor,
+    undivided,
 )
 from puna.model.parallel.model import ParallelModel, join_ranks
 from puna.model.parallel.ranks import OtherRanks
@@ -320,12 +321,17 @@ class _Request:
         return sum(adapter_bytes(Path(each.path)) for each in self.adapters)
 
     def placements(self, ops: Backend | None) -> Iterator[Placed]:
-        """Yield the ways to place it, the best first: on `ops`, or by default where its settings say."""
+        """Yield the ways to place it, the best first: on `ops`, or by default where its settings say.
+
+        Raises `UnsupportedModelError` and `UnavailableError` if it cannot be divided as they say.
+        """
         settings = self.settings
         own = engine_for(self.file, settings.engine) == PUNA
         others = [ops] if ops is not None else backends(gpu=own and settings.placement.num_gpu != 0)
         gpus = [each for each in others if each.device != Backend.device]
-        if ops is None and own and settings.placement.num_gpu and (ranks := tensor_parallel()) > 1:
+        if ops is None and settings.placement.num_gpu and (ranks := tensor_parallel()) > 1:
+            if not own:
+                raise UnsupportedModelError(f"{undivided(self.file)}: llama.cpp runs it")
             yield parallel_placement(gpus, ranks, settings.placement)
             return
         if ops is not None or not own or not gpus:

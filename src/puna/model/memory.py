@@ -280,19 +280,19 @@ class Forecast(MemoryForecast):
         tokens = file.get("tokenizer.ggml.tokens") if is_first else None
         self._vocab = len(tokens) if isinstance(tokens, StringArray) else 0
         if share is not None and (self.vision is not None or self.audio is not None):
-            raise UnsupportedModelError(f"{_undivided(file)}: it has a tower for images or recordings")
+            raise UnsupportedModelError(f"{undivided(file)}: it has a tower for images or recordings")
 
     def _divide(self, file: GGUFFile, share: ModelShare) -> None:
         """Forecast only a share of each layer. Raises `UnsupportedModelError` if there cannot be one."""
         if not ARCHITECTURES[file.architecture].tensor_parallel:
             known = ", ".join(name for name, each in ARCHITECTURES.items() if each.tensor_parallel)
             raise UnsupportedModelError(
-                f"{_undivided(file)}: tensor parallelism is there for {known}, not for {file.architecture}"
+                f"{undivided(file)}: tensor parallelism is there for {known}, not for {file.architecture}"
             )
         try:
             share.check(self._tensors, [layer.kv_heads for layer in self.options.layers])
         except UnsupportedModelError as error:
-            raise UnsupportedModelError(f"{_undivided(file)}: {error}") from None
+            raise UnsupportedModelError(f"{undivided(file)}: {error}") from None
         self.options = self.options.of_rank(share)
         self._tensors = [share.tensor(tensor) for tensor in self._tensors]
 
@@ -370,7 +370,8 @@ class Forecast(MemoryForecast):
         )
 
 
-def _undivided(file: GGUFFile) -> str:
+def undivided(file: GGUFFile) -> str:
+    """Return the beginning of an error."""
     return f"{file.path.name} cannot be divided as PUNA_TENSOR_PARALLEL says"
 
 

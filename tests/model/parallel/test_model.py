@@ -15,13 +15,14 @@ import torch
 from puna.batch import Batch
 from puna.engine.engine import Engine
 from puna.engine.room import EngineSizes
-from puna.errors import ModelLostError
+from puna.errors import ModelLostError, UnsupportedModelError
 from puna.gguf import GGMLType
 from puna.kvcache.types import F16_TYPES, KVTypes
-from puna.model.load import LoadedModel, load_model
+from puna.model.load import LoadedModel, LoadSettings, load_model
 from puna.model.placement import DeviceStage
 from puna.ops import Backend
 from puna.ops.gpu.torch_backend import TorchBackend
+from puna.options import LLAMACPP
 from puna.runner.process import _loaded
 from tests.engine.runs import Run
 from tests.model.parallel.ranks import Parallel, SilentGroup, parallel
@@ -235,6 +236,15 @@ def one_pass(ranks: Parallel) -> None:
     batch = Batch.of([1, 2], [0, 1], [0, 0], [1])
     cache.start_forward(batch)
     ranks.model.forward(batch.on(ranks.loaded.ops), cache)
+
+
+def test_models_of_llama_cpp_are_refused(
+    path_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PUNA_TENSOR_PARALLEL", "2")
+    monkeypatch.setattr("puna.model.load.engine_for", lambda *_: LLAMACPP)  # as if it were installed
+    with pytest.raises(UnsupportedModelError, match=r"PUNA_TENSOR_PARALLEL says: llama\.cpp runs it"):
+        load_model(path_of("llama, F32"), LoadSettings(engine=LLAMACPP))
 
 
 def test_failure_of_a_rank_ends_the_model_with_its_reason(
