@@ -43,6 +43,8 @@ def test_log_probabilities_match_the_weights_in_the_file(name: str, kind: GGMLTy
     theirs = original(replace(config, matrices=GGMLType.F32))
     layout = config.write(tmp_path, theirs, apart=True)
     ours = load_model(layout.model, projector=layout.projector)
+    assert ours.vision is not None
+    assert ours.vision.keys.kind == GGMLType.F16
     pair = Pair(ours, rounded(theirs, kind), config)
     run = pair.run()
     inputs = pair.inputs(run, "hello [img-0] world and more of it", picture(1))

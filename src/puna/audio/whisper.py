@@ -21,7 +21,7 @@ from puna.nn.module import Module, WeightSource, blocks, weight
 from puna.ops import Array
 from puna.vision.layers.attention import Groups, PatchKeys, Slices, pieces
 from puna.vision.layers.convolution import rimmed
-from puna.vision.layers.layers import ExactLayer, Patches, Table, through
+from puna.vision.layers.layers import ExactLayer, Patches, Table, kept_as, through
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
@@ -113,7 +113,8 @@ class WhisperEncoder(Module):
     largest_group: Final = 1
 
     def loaded(self) -> None:
-        self.keys = PatchKeys(self.ops, self.options.layers[0].heads, self.options.layers[0].head_dim)
+        layer = self.options.layers[0]
+        self.keys = PatchKeys(self.ops, layer.heads, layer.head_dim, kind=kept_as(self.layers))
 
     def encode(self, features: NDArray[np.float32], slice_rows: int) -> Slices[Array]:
         """Return states [positions, hidden] of a window of `features` [frames, bands].

@@ -17,7 +17,7 @@ from puna.nn.module import Module
 from puna.ops import Array, Rope
 from puna.vision.decoding import Picture
 from puna.vision.layers.attention import Groups, PatchKeys, Slices
-from puna.vision.layers.layers import Patches
+from puna.vision.layers.layers import Patches, VisionLayer, kept_as
 from puna.vision.options import VisionOptions
 from puna.vision.pixels import Pixels, normalised, patches
 
@@ -71,7 +71,8 @@ class VisionTower(Module):
         """
 
     def loaded(self) -> None:
-        self.keys = PatchKeys(self.ops, self.options.heads, self.options.head_dim)
+        layers = [layer for layer in getattr(self, "layers", ()) if isinstance(layer, VisionLayer)]
+        self.keys = PatchKeys(self.ops, self.options.heads, self.options.head_dim, kind=kept_as(layers))
 
     def use(self, tokenizer: Tokenizer) -> None:
         """Look up the tokens around images. Raises `ModelError` for one the vocabulary lacks."""

@@ -24,7 +24,7 @@ from puna.nn.module import blocks, weight
 from puna.ops import Array
 from puna.vision.layers.attention import Groups, PatchKeys, Slices
 from puna.vision.layers.convolution import BandLinear, Convolution, neighbours, results, rimmed
-from puna.vision.layers.layers import ExactLayer, Patches, Table, through
+from puna.vision.layers.layers import ExactLayer, Patches, Table, kept_as, through
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
@@ -81,7 +81,8 @@ class Qwen3Audio(AudioTower):
         return options
 
     def loaded(self) -> None:
-        self.keys = PatchKeys(self.ops, self.options.layers[0].heads, self.options.layers[0].head_dim)
+        layer = self.options.layers[0]
+        self.keys = PatchKeys(self.ops, layer.heads, layer.head_dim, kind=kept_as(self.layers))
 
     def prepare(self, recording: Recording) -> list[AudioWindow]:
         least = max(len(recording.samples), self.least_samples)

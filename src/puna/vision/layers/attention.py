@@ -54,9 +54,17 @@ class Groups:
 class PatchKeys:
     """Keys and values of the patches being read, for one layer at a time."""
 
-    def __init__(self, ops: Backend, heads: int, key_dim: int, value_dim: int = 0) -> None:
-        """Make an empty store; `value_dim` defaults to `key_dim`."""
+    def __init__(
+        self,
+        ops: Backend,
+        heads: int,
+        key_dim: int,
+        value_dim: int = 0,
+        kind: GGMLType = GGMLType.F32,
+    ) -> None:
+        """Make an empty store of a float type; `value_dim` defaults to `key_dim`."""
         self._ops = ops
+        self.kind = kind
         self._key_shape = heads, key_dim
         self._value_shape = heads, value_dim or key_dim
         self._rows = 0
@@ -70,8 +78,8 @@ class PatchKeys:
             return
         self.release()
         self._rows = rows
-        self._keys = self._ops.storage(GGMLType.F32, rows, self._key_shape)
-        self._values = self._ops.storage(GGMLType.F32, rows, self._value_shape)
+        self._keys = self._ops.storage(self.kind, rows, self._key_shape)
+        self._values = self._ops.storage(self.kind, rows, self._value_shape)
         self._keys.provide(rows)
         self._values.provide(rows)
         self._cells = self._ops.array(np.arange(rows, dtype=np.int32))
