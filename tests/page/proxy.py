@@ -6,7 +6,7 @@ import contextlib
 import re
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -16,19 +16,27 @@ _EVENTS = re.compile(rb"/api/puna/runs/\w+/events\b")
 
 @dataclass
 class Gate:
-    """Holds what follows the first `mark` of replies to requests for `path` until it is opened."""
+    """Holds what follows the first `mark` of replies to requests for `path` until it is opened.
+
+    The mark passes as `edit` returns it, which must be as long.
+    """
 
     path: re.Pattern[bytes]
     mark: re.Pattern[bytes]
+    edit: Callable[[bytes], bytes] = bytes
     opened: threading.Event = field(default_factory=threading.Event)
 
     def open(self) -> None:
         self.opened.set()
 
-    def end_in(self, data: bytes) -> int:
-        """Return how many bytes may pass, or -1 if the mark is not in `data` as a whole."""
+    def split(self, data: bytes) -> tuple[bytes, bytes] | None:
+        """Return what may pass and what is held; None if the mark is not in `data` as a whole."""
         found = self.mark.search(data)
-        return -1 if found is None else found.end()
+        if found is None:
+            return None
+        edited = self.edit(found[0])
+        assert len(edited) == len(found[0])  # replies say how long their parts are
+        return data[: found.start()] + edited, data[found.end() :]
 
 
 class Proxy:
@@ -52,14 +60,14 @@ class Proxy:
         """End each of the next streams of an answer's events after that many bytes."""
         self._cuts += sizes
 
-    def hold(self, path: bytes, mark: bytes) -> Gate:
+    def hold(self, path: bytes, mark: bytes, edit: Callable[[bytes], bytes] = bytes) -> Gate:
         """Hold replies to requests for `path` after what `mark` matches first, both regular expressions."""
-        self._gate = Gate(re.compile(path), re.compile(mark, re.DOTALL))
+        self._gate = Gate(re.compile(path), re.compile(mark, re.DOTALL), edit)
         return self._gate
 
-    def hold_events(self, event: str) -> Gate:
+    def hold_events(self, event: str, edit: Callable[[bytes], bytes] = bytes) -> Gate:
         """Hold what follows the first event of this name in streams of an answer's events."""
-        return self.hold(_EVENTS.pattern, rf"event: {event}\n.*?\n\n".encode())
+        return self.hold(_EVENTS.pattern, rf"event: {event}\n.*?\n\n".encode(), edit)
 
     def close(self) -> None:
         self._listener.close()
@@ -115,11 +123,11 @@ def _pump(
         while data := source.recv(65536):
             if gate is not None and not gate.opened.is_set():
                 waiting += data
-                if (end := gate.end_in(waiting)) < 0:
+                if (parts := gate.split(waiting)) is None:
                     continue
-                sink.sendall(waiting[:end])
+                passing, data = parts
+                sink.sendall(passing)
                 gate.opened.wait()
-                data = waiting[end:]
             if limit is not None and sent + len(data) >= limit:
                 sink.sendall(data[: limit - sent])
                 for each in (source, sink):

@@ -288,6 +288,11 @@ def test_warnings_of_the_server_stand_at_the_answer(visit: Callable[..., Visitor
     expect(chat.answer).to_contain_text("tokens of its beginning were left out")
 
 
+def _begun(event: bytes) -> bytes:
+    """Return an event of progress that says 1 is done: a busy server tells only of a small model's end."""
+    return re.sub(rb'(?<="done":)\d+', lambda number: b"1".ljust(len(number[0])), event)
+
+
 def test_loading_and_reading_of_a_long_prompt_are_shown(
     visit: Callable[..., Visitor], server: Server, outlasting: ExitStack
 ) -> None:
@@ -295,9 +300,9 @@ def test_loading_and_reading_of_a_long_prompt_are_shown(
     proxy = outlasting.enter_context(proxied(server.url))
     chat = endless(visit, proxy.url, num_predict=4, num_ctx=8192, num_batch=64)
     progress = chat.answer.locator(".run-progress")
-    loading = proxy.hold_events("load")
+    loading = proxy.hold_events("load", _begun)
     chat.ask("word " * 1500)
-    expect(progress).to_have_text(re.compile(r"^Loading endless, \d+ %"))
+    expect(progress).to_have_text("Loading endless, 0 %")
     expect(progress.get_by_role("progressbar", name="Loading endless")).to_be_visible()
     loading.open()
     chat.expect_answer("Cut after 4 tokens")
