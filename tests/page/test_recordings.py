@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -48,7 +49,7 @@ def test_microphone_gives_a_recording_that_is_sent_played_and_kept(
     chat = listening(visit, ears, "microphone")
     chat.tab.button("Record").click()
     end = chat.tab.button("End the recording")
-    expect(end).to_contain_text("0:01")
+    expect(end).to_contain_text(re.compile("[1-9]"))  # seconds, of which a busy machine may skip the first
     end.click()
     expect(attached(chat)).to_contain_text("Recording.wav")
     expect(chat.tab.button("Record")).to_be_visible()
