@@ -1,12 +1,10 @@
-"""A replica: a runner process on some node, the actor that owns it, and the server's connection to it."""
+"""A replica: a runner process on some node, and the server's connection to it."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import itertools
-import secrets
-import socket
 import ssl
 import time
 from dataclasses import dataclass, field
@@ -14,11 +12,12 @@ from typing import Any, Final
 
 from puna.cluster.asking import NodeLostError, actor_on, ask
 from puna.cluster.node import Node
+from puna.cluster.runner_host import RunnerHost
 from puna.errors import PunaError, RunnerError
 from puna.protocol import Pong
 from puna.runner.client import RunnerClient
-from puna.runner.peers import CONNECT_TIMEOUT_S, SECRET_BYTES, Hello, listen
-from puna.runner.spawned import SpawnedProcess, death
+from puna.runner.peers import CONNECT_TIMEOUT_S, Hello
+from puna.runner.spawned import death
 from puna.system.processes import notice_loss
 
 _START_TIMEOUT_S: Final = 60.0
@@ -27,42 +26,6 @@ _OBITUARY_S: Final = 2.0
 
 
 _numbers = itertools.count(1)
-
-
-class RunnerHost:
-    """The actor that owns a runner process, which the head connects with."""
-
-    def __init__(self) -> None:
-        self._process: SpawnedProcess | None = None
-        self._lifeline: socket.socket | None = None  # the process ends with it
-
-    async def start(self, address: str) -> tuple[int, bytes]:
-        """Start the process, and return the port at `address` and the secret to connect with."""
-        secret = secrets.token_bytes(SECRET_BYTES)
-        listener = listen(address)
-        port: int = listener.getsockname()[1]
-        self._lifeline, owner = socket.socketpair()
-        self._lifeline.sendall(secret)
-        self._process = await SpawnedProcess.listening(listener, owner)
-        return port, secret
-
-    async def kill(self) -> None:
-        """Kill the process."""
-        assert self._process is not None
-        self._process.end()
-
-    async def ended(self, patience_s: float) -> tuple[int | None, list[str]] | None:
-        """Wait for the process to end, killing it after `patience_s`; return its status and last lines.
-
-        Returns None if it ended because the connection with the head broke.
-        """
-        assert self._process is not None
-        await self._process.ended(patience_s)
-        await self._process.last_words()
-        if self._lifeline is not None:
-            self._lifeline.close()
-        status = self._process.returncode
-        return None if status == 0 else (status, self._process.last_lines)
 
 
 class RemoteProcess:

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from string import ascii_uppercase
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
 
@@ -85,6 +84,8 @@ def runs_of(
     sequence: int, cells: NDArray[np.integer], positions: NDArray[np.integer]
 ) -> list[tuple[int, int, int, int]]:
     """Return the runs of neighbouring cells with neighbouring positions among those of a sequence."""
+    import numpy as np  # only where caches are: whoever is sent the data starts faster without
+
     if not len(cells):
         return []
     order = np.argsort(cells)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import subprocess
+import sys
 
 import pytest
 
-from puna.cluster.replica import RunnerHost
+from puna.cluster.runner_host import RunnerHost
 from puna.protocol import Load, Ping, pack
 from puna.runner.peers import Hello
 from puna.store.bundled import DEMO_FILE
@@ -68,3 +70,9 @@ def test_runner_that_was_killed_has_crashed() -> None:
         return ended and ended[0]
 
     assert asyncio.run(killed()) == -signal.SIGKILL
+
+
+def test_actor_imports_no_more_than_it_needs() -> None:
+    code = "import sys, puna.cluster.runner_host; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {*done.stdout.split()} & {"numpy", "ray", "puna.store", "puna.cluster.node"}
