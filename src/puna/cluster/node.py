@@ -96,7 +96,7 @@ class NodeAgent:
 
     async def sizes(self, load: Load) -> ModelSizes:
         """Return the sizes of a model whose files are here. Raises PunaError if it cannot be split."""
-        from puna.cluster.measuring import model_sizes
+        from puna.cluster.sizes import model_sizes
 
         return await asyncio.to_thread(model_sizes, load)
 
