@@ -67,6 +67,7 @@ class RayNode:
         }
         self.address = settings.address
         head = ["--head", "--port", str(settings.port), "--include-dashboard=false"]
+        head.append("--no-monitor")  # it starts and ends machines, which nobody asks of it
         role = ["--address", settings.join] if settings.join else head
         command = [
             sys.executable, "-m", "puna.cluster.start_ray", *role, "--block",
