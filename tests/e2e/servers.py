@@ -22,6 +22,7 @@ import psutil
 import torch
 
 from tests import commands
+from tests.forks.runners import NURSERY
 from tests.scripted import randomly_cut, write_scripted
 from tests.tiny.gemma3 import TinyGemma3
 from tests.tiny.lfm2 import TinyLfm2
@@ -34,9 +35,9 @@ _NO_ROOT_CERTIFICATES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 Process = commands.Command | subprocess.Popen[str]
 
 
-def _is_alive(process: psutil.Process) -> bool:
+def _is_runner(child: psutil.Process) -> bool:
     try:
-        return process.status() != psutil.STATUS_ZOMBIE
+        return child.status() != psutil.STATUS_ZOMBIE and child.name() != NURSERY
     except psutil.NoSuchProcess:  # it has ended in the meantime
         return False
 
@@ -62,7 +63,7 @@ class Server:
     def runners(self) -> list[psutil.Process]:
         """Return the model processes that are alive."""
         children = psutil.Process(self.process.pid).children()
-        return [child for child in children if _is_alive(child)]
+        return [child for child in children if _is_runner(child)]
 
     def runner(self) -> psutil.Process:
         """Return the only model process, once any others have ended."""
@@ -136,7 +137,7 @@ def running(
 ) -> Iterator[Server]:
     """Run a server on a free port within the block; `errors` receives its log instead of a file.
 
-    The server is a fork (`tests.commands`) unless `started` by Python, for tests of how that starts.
+    The server is a fork, and so are its model processes (`tests.forks`), unless it is `started` by Python.
     """
     models.mkdir(parents=True, exist_ok=True)
     log = models / "server.log"

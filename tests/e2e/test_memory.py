@@ -1,4 +1,7 @@
-"""Models that do not fit memory together, or at all; a long context's potential memory counts in advance."""
+"""Models that do not fit memory together, or at all; a long context's potential memory counts in advance.
+
+Forked model processes would share memory with others, so these servers are started.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ def loaded(server: Server) -> dict[str, int]:
 
 
 def test_other_models_are_unloaded_only_if_that_suffices(tmp_path: Path, files: list[Path]) -> None:
-    with running(tmp_path, PUNA_NUM_PARALLEL="1") as server:
+    with running(tmp_path, started=True, PUNA_NUM_PARALLEL="1") as server:
         add_model(server, "a", files[0])
         add_model(server, "b", files[1])
         assert ask(server, "a", 0.6).status_code == 200
@@ -54,7 +57,7 @@ def test_other_models_are_unloaded_only_if_that_suffices(tmp_path: Path, files: 
 
 
 def test_model_that_barely_fits_computes_one_request_at_a_time(tmp_path: Path, files: list[Path]) -> None:
-    with running(tmp_path) as server:
+    with running(tmp_path, started=True) as server:
         add_model(server, "a", files[0])
         assert ask(server, "a", 0.5).status_code == 200
         assert loaded(server) == {"a": 1}

@@ -24,7 +24,12 @@ def note_unseeded_draws(path: str) -> None:
     secrets.randbits = noted
 
 
-if "puna.runner" in sys.orig_argv:
+def watch_model_process() -> None:
+    """Stop this process if `tests.held` wants it, and note its unseeded draws."""
     if os.path.exists(os.environ.get("TESTS_STOPPING", "")):
         os.kill(os.getpid(), signal.SIGSTOP)
     note_unseeded_draws(os.environ["TESTS_UNSEEDED"])
+
+
+if "puna.runner" in sys.orig_argv:
+    watch_model_process()

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from puna.protocol import Load
+from tests.forks.asking import forking_process
+from tests.forks.runners import forked_runners
 from tests.runner.running import Use, WithRunner, idle, started
 from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 from tests.waiting import PATIENCE_S
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forked() -> Iterator[None]:
+    """Spare the tests of this folder most of the time that model processes take to start."""
+    if sys.platform != "linux":
+        yield
+        return
+    with forked_runners(forking_process()):
+        yield
 
 
 @pytest.fixture(scope="module")
