@@ -19,10 +19,11 @@ from tests.forks.asking import ENVIRONMENT, fork
 NURSERY = "nursery"
 
 _COMMAND = [sys.executable, "-m", "puna.runner"]
-#: Settings that nothing reads during imports; a process that differs in others has to start anew.
-_READ_LATE = ("PUNA_", "OLLAMA_", "TESTS_", "PYTEST_", "TORCHINDUCTOR_")
-#: Exceptions.
-_READ_AT_IMPORT = ("PUNA_CPU", "PUNA_PORTABLE")
+#: Beginnings of variables that Python or an import reads; a process that differs in one starts anew.
+_READ_AT_START = (
+    "PYTHON", "LD_", "MALLOC_", "GLIBC_", "LC_", "LANG", "TZ", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_",
+    "CUDA_", "PUNA_CPU", "PUNA_PORTABLE",
+)  # fmt: skip
 #: Parameters of `Popen._execute_child`: the pipes, which it closes.
 _PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
 _PR_SET_CHILD_SUBREAPER = 36
@@ -60,7 +61,7 @@ def forked_runners(requests: socket.socket) -> Iterator[None]:
 
 def _can_be_forked(env: Mapping[str, str]) -> bool:
     changed = {name for name, _ in env.items() ^ ENVIRONMENT.items()} - {"OPENBLAS_NUM_THREADS"}
-    return all(name.startswith(_READ_LATE) and name not in _READ_AT_IMPORT for name in changed)
+    return not any(name.startswith(_READ_AT_START) for name in changed)
 
 
 @contextmanager
