@@ -12,7 +12,8 @@ import sys
 import tempfile
 import time
 import zlib
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,17 @@ def test_data() -> Path:
     if folder is None:
         pytest.skip("no test data: set PUNA_TEST_DATA to a folder holding vocab/ and templates/")
     return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _short_prompts_in_one_pass() -> Iterator[None]:
+    """Compute feed-forward networks for the short prompts of tests as for long ones."""
+    with pytest.MonkeyPatch.context() as patch:
+        if find_spec("puna._native") is not None:
+            from puna.ops.cpu import CPU
+
+            patch.setattr(CPU, "feed_forward_from", 20)
+        yield
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -197,6 +197,22 @@ def test_experts_equal_the_sum_of_their_products(kernels: TorchOps, kind: str, s
     assert torch.equal(kernels.experts(x, chosen, shares, layer.experts), expected)
 
 
+@pytest.mark.parametrize("activation", ["swiglu", "geglu", "reglu", "gelu", "squared_relu"])
+@pytest.mark.parametrize("kind", ["F32", "F16", "Q8_0", "Q4_K", "Q6_K"])
+def test_a_single_network_has_the_bits_of_its_parts(kernels: TorchOps, kind: str, activation: str) -> None:
+    layer = Layer(GGMLType[kind], "one", biases=True, activation=activation).experts
+    assert layer.up_bias is not None
+    assert layer.down_bias is not None
+    x = torch.randn(300, layer.up.shape[2])
+    inputs = [kernels.linear(x, layer.up.weight, layer.up_bias[0])]
+    if layer.gate is not None:
+        assert layer.gate_bias is not None
+        inputs.insert(0, kernels.linear(x, layer.gate.weight, layer.gate_bias[0]))
+    hidden = getattr(kernels, activation)(*inputs)
+    expected = kernels.linear(hidden, layer.down.weight, layer.down_bias[0])
+    assert torch.equal(kernels.feed_forward(x, layer), expected)
+
+
 @pytest.mark.parametrize(("kind", "size"), CASES)
 def test_each_row_passes_through_its_one_expert(ops: TorchOps, kind: str, size: str) -> None:
     layer = Layer(GGMLType[kind], size, biases=True)

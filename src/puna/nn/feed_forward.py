@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, Final, Protocol
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from puna.nn.layers import Linear, StackedLinear, linear_many
 from puna.nn.module import Module, weight
 from puna.ops import Array, Backend
+from puna.ops.experts import ExpertNetworks, ExpertWeights
 
 #: A sigmoid scaled by this factor is a step function, except for values too small to matter.
 STEEP: Final = 2.0**20
@@ -48,6 +50,38 @@ def exp_below(ops: Backend, x: Array) -> Array:
     return total
 
 
+def single_network(
+    activation: str, up: Linear, down: Linear, gate: Linear | None = None
+) -> ExpertNetworks | None:
+    """Return a network as a layer's only expert; None if its linears do more than multiply."""
+    if not all(each is None or (type(each) is Linear and each.low_rank is None) for each in (gate, up, down)):
+        return None
+    return ExpertNetworks(
+        None if gate is None else ExpertWeights(gate.weight, 1),
+        ExpertWeights(up.weight, 1),
+        ExpertWeights(down.weight, 1),
+        None if gate is None else _as_row(gate.bias),
+        _as_row(up.bias),
+        _as_row(down.bias),
+        activation,
+    )
+
+
+def feed_forward(x: Array, activation: str, up: Linear, down: Linear, gate: Linear | None = None) -> Array:
+    """Return down(activation(gate(x), up(x))), or without a gate down(activation(up(x))): [rows, out]."""
+    ops = up.ops
+    if len(x) >= ops.feed_forward_from:
+        network = single_network(activation, up, down, gate)
+        if network is not None:
+            return ops.feed_forward(x, network)
+    activate = getattr(ops, activation)
+    return down(activate(up(x)) if gate is None else activate(*linear_many(x, gate, up)))
+
+
+def _as_row(bias: Array | None) -> Array | None:
+    return None if bias is None else bias.reshape(1, -1)
+
+
 class FeedForwardOptions(Protocol):
     """Options that feed-forward networks read."""
 
@@ -67,9 +101,13 @@ class FeedForward(Module):
     up: Linear = weight("ffn_up", "feed_forward_size", "hidden_size")
     down: Linear = weight("ffn_down", "hidden_size", "feed_forward_size")
 
+    def linears(self) -> Sequence[Linear]:
+        """Return the linears of gates and ups."""
+        return self.gate, self.up
+
     def project(self, hidden: Array) -> list[Array]:
         """Return the inputs of the activation: gates and ups, [rows, feed_forward_size] each."""
-        return linear_many(hidden, self.gate, self.up)
+        return linear_many(hidden, *self.linears())
 
     def activated(self, gate: Array, up: Array) -> Array:
         """Combine gates and ups [rows, feed_forward_size] into the same shape."""
@@ -78,6 +116,10 @@ class FeedForward(Module):
 
     def forward(self, hidden: Array) -> Array:
         """Map [rows, hidden] to the same shape."""
+        kind = type(self)
+        if kind.project is FeedForward.project and kind.activated is FeedForward.activated:
+            gate, up = self.linears()
+            return feed_forward(hidden, self.activation, up, self.down, gate)
         return self.down(self.activated(*self.project(hidden)))
 
 
@@ -113,8 +155,8 @@ class FusedFeedForward(FeedForward):
     gate = up = None  # type: ignore[assignment]
     joined: StackedLinear = weight("ffn_up", "feed_forward_size", "feed_forward_size", "hidden_size")
 
-    def project(self, hidden: Array) -> list[Array]:
-        return self.joined(hidden)
+    def linears(self) -> Sequence[Linear]:
+        return self.joined.linears
 
 
 class ExactGeluFeedForward(FeedForward):
@@ -133,12 +175,14 @@ class PlainFeedForward(Module):
     """Feed-forward network without gates, as in the original transformer: down(gelu(up(x)))."""
 
     options: FeedForwardOptions
+    activation: ClassVar[str] = "gelu"  # name of the operation
+
     up: Linear = weight("ffn_up", "feed_forward_size", "hidden_size")
     down: Linear = weight("ffn_down", "hidden_size", "feed_forward_size")
 
     def forward(self, hidden: Array) -> Array:
         """Map [rows, hidden] to the same shape."""
-        return self.down(self.ops.gelu(self.up(hidden)))
+        return feed_forward(hidden, self.activation, self.up, self.down)
 
 
 class TanhGeluFeedForward(PlainFeedForward):
@@ -162,8 +206,7 @@ def exact_or_tanh_gelu(options: GeluOptions) -> type[PlainFeedForward]:
 class SquaredReluFeedForward(PlainFeedForward):
     """Feed-forward network without gates: down(relu(up(x))²) (So et al., arXiv:2109.08668)."""
 
-    def forward(self, hidden: Array) -> Array:
-        return self.down(self.ops.squared_relu(self.up(hidden)))
+    activation = "squared_relu"
 
 
 class ReluFeedForward(PlainFeedForward):

@@ -7,6 +7,7 @@ process can read: arrays are used as `puna.ops.Array` says.
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -55,6 +56,8 @@ class Backend(ABC):
     device: ClassVar[str] = "CPU"  # where weights and caches are stored, for the table of a model's memory
     batch_scale: ClassVar[int] = 1  # a pass has this many times the rows of one on the processor
     compiles: bool = False  # an operation's first call compiles its kernel, which may take seconds
+    #: The least rows for which `feed_forward` is faster than the operations that it consists of.
+    feed_forward_from: ClassVar[int] = sys.maxsize
 
     @property
     def kernels(self) -> str:
@@ -202,6 +205,14 @@ class Backend(ABC):
         `squared_relu` of `up(x)`. Unless `layer.up_limit` is 0, it is given `min(gate, gate_limit)`, and ups
         clamped to [-up_limit, up_limit].
         """
+
+    def feed_forward(self, x: Array, layer: ExpertNetworks) -> Array:
+        """Apply the only network of a layer to every token: x [T, in], result [T, out].
+
+        It has the bits of `linear_many`, the activation and `linear`.
+        """
+        chosen = self.array(np.zeros((len(x), 1), np.int32))
+        return self.experts(x, chosen, self.array(np.ones((len(x), 1), np.float32)), layer)
 
     @abstractmethod
     def expert_linear(

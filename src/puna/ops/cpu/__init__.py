@@ -39,6 +39,8 @@ class CPU(Backend):
     """
 
     name = "cpu"
+    # Measured: from 64 rows on, that gates and ups stay in the cache counts. Fewer are replayed.
+    feed_forward_from = 96
 
     def __init__(self) -> None:
         level = os.environ.get("PUNA_CPU")

@@ -9,7 +9,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from puna.gguf import GGMLType
-from puna.nn.feed_forward import gelu_tanh
+from puna.nn.feed_forward import feed_forward, gelu_tanh
 from puna.nn.layers import LayerNorm, Linear, RMSNorm, StackedLinear, Values, linear_many
 from puna.nn.module import Module, WeightSource, part, weight
 from puna.ops import Array, Backend, Rope
@@ -110,11 +110,6 @@ def quick_gelu(ops: Backend, x: Array) -> Array:
     return ops.sigmoid_gate(x, x * 1.702)
 
 
-def gelu(ops: Backend, x: Array) -> Array:
-    """Return exact GELU, [rows, n]."""
-    return ops.gelu(x)
-
-
 class VisionFeedForward(Protocol):
     """Feed-forward half of a layer."""
 
@@ -164,7 +159,8 @@ def quick_feed_forward(options: VisionLayerOptions) -> type[VisionGeluFeedForwar
 class VisionExactGeluFeedForward(VisionGeluFeedForward):
     """Feed-forward network with exact GELU."""
 
-    activation: Activation = staticmethod(gelu)
+    def forward(self, x: Array) -> Array:
+        return feed_forward(x, "gelu", self.up, self.down)
 
 
 class SwiGluFeedForward(Module):
@@ -176,8 +172,7 @@ class SwiGluFeedForward(Module):
     down: Linear = weight("ffn_down", "hidden_size", "feed_forward_size")
 
     def forward(self, x: Array) -> Array:
-        gate, up = linear_many(x, self.gate, self.up)
-        return self.down(self.ops.swiglu(gate, up))
+        return feed_forward(x, "swiglu", self.up, self.down, self.gate)
 
 
 class PatchAttention(Module):
