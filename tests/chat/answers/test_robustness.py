@@ -83,7 +83,8 @@ def test_text_that_only_looks_like_a_call_stays_unchanged(family: str, answer: s
     whole = read(how, [answer])
     if not streams:
         assert (whole.text, whole.calls) == (answer, [])
-    for pieces in (list(answer), *(cut(answer, [place]) for place in range(1, len(answer)))):
+    places = range(1, len(answer), 1 + len(answer) // 200)
+    for pieces in (list(answer), *(cut(answer, [place]) for place in places)):
         found = read(how, pieces)
         assert (found.text, found.calls) == (whole.text, whole.calls)
 

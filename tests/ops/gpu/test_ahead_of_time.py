@@ -54,7 +54,7 @@ def test_a_form_of_each_kernel_compiles_and_fits() -> None:
     assert check("--sample", "--target", "sm_90") == set(MODULES)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_kernels_compile_for_amds_devices() -> None:
     assert check("--sample", "--target", "gfx942", "--module", "recurrent") == {"recurrent"}
 
