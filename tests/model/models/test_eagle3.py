@@ -47,7 +47,7 @@ def kept_for(target: LoadedModel, head: Eagle3) -> KeptStates:
 def every(head: Eagle3, logits: np.ndarray) -> torch.Tensor:
     """Return the logits [rows, vocab] of all tokens, -inf where the head has none."""
     found = torch.full((len(logits), VOCABULARY), -torch.inf)
-    found[:, slice(None) if head.tokens is None else head.tokens] = torch.from_numpy(logits)
+    found[:, slice(None) if head.tokens is None else head.tokens] = torch.from_numpy(logits.copy())
     return found
 
 
