@@ -35,6 +35,7 @@ from tests.model.models.parity import (
     reference_log_probabilities,
 )
 from tests.model.models.test_decoders import EXPERTS, MODELS
+from tests.samples import sampled
 from tests.tiny.decoders import GEMMA2, OLMO2, QWEN2, QWEN3_MOE, TinyDecoder
 from tests.tiny.renamed import TinyRenamed
 
@@ -286,9 +287,7 @@ def once_for_each_class(names: Sequence[str]) -> list[Any]:
     first: dict[str, str] = {}
     for name in names:
         first.setdefault(MODELS[name].hf, name)
-    return [
-        name if name in first.values() else pytest.param(name, marks=pytest.mark.thorough) for name in names
-    ]
+    return sampled(names, first.values())
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from puna.ops import Backend, backend_named
 from tests.model.divisions import divided
 from tests.model.split.test_images import logits, mllama, qwen3
 from tests.model.split.test_model import MODELS, passes
+from tests.samples import sampled
 from tests.stand_in_gpus import use_gpus
 
 PLENTY = 1 << 30
@@ -40,9 +41,7 @@ def places(loaded: LoadedModel) -> list[int]:
     return places_to_cut([layer.remembers for layer in options.layers[: options.block_count]])
 
 
-@pytest.mark.parametrize(
-    "name", [*SOME, *(pytest.param(name, marks=pytest.mark.thorough) for name in MODELS if name not in SOME)]
-)
+@pytest.mark.parametrize("name", sampled(MODELS, SOME))
 def test_stages_compute_what_the_whole_model_does(
     name: str, tmp_path: Path, processor: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:

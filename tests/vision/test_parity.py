@@ -13,6 +13,7 @@ from puna.batch import ImagePart
 from puna.model.load import load_model
 from tests.engine.runs import Watched
 from tests.model.models.parity import check_close, original
+from tests.samples import sampled
 from tests.tiny.llama import TinyLlama
 from tests.tiny.vision.deepseek_ocr2 import TinyDeepSeekOcr2
 from tests.tiny.vision.dots_ocr import TinyDotsOcr
@@ -180,10 +181,7 @@ SAMPLE = (
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "kind",
-    [kind if kind in SAMPLE else pytest.param(kind, marks=pytest.mark.thorough) for kind in VISION_MODELS],
-)
+@pytest.mark.parametrize("kind", sampled(VISION_MODELS, SAMPLE))
 def test_a_tower_in_its_own_file_agrees_too(kind: str, tmp_path: Path) -> None:
     config = VISION_MODELS[kind]()
     theirs = original(config)

@@ -16,6 +16,7 @@ from tests.engine.adapted import PROMPT, scores_of
 from tests.engine.runs import Run
 from tests.model.models.parity import original
 from tests.model.models.test_decoders import MODELS
+from tests.samples import sampled
 from tests.tiny.adapters import adapter_writer
 
 #: The others run in `make test-thorough`.
@@ -46,7 +47,7 @@ def scored(loaded: LoadedModel, *lora: list[AdapterScale] | None) -> list[np.nda
 
 @pytest.mark.parametrize(
     "name",
-    [name if name in SAMPLE else pytest.param(name, marks=pytest.mark.thorough) for name in MODELS],
+    sampled(MODELS, SAMPLE),
     ids=lambda name: name.replace(" ", "-"),
 )
 def test_adapters_of_all_weights_equal_merged_weights(name: str, tmp_path: Path) -> None:

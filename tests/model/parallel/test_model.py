@@ -26,6 +26,7 @@ from puna.options import LLAMACPP
 from puna.runner.process import _loaded
 from tests.engine.runs import Run
 from tests.model.parallel.ranks import Parallel, SilentGroup, parallel
+from tests.samples import sampled
 from tests.tiny.decoders import TinyDecoder, tiny_decoder_gguf
 from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 from tests.waiting import wait_until
@@ -123,9 +124,7 @@ DIVIDED = ("mixer.query", "mixer.value", "mixer.output", "feed_forward.up", "fee
 SAMPLED = ("llama, Q8_0", "qwen3, F32")
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in SAMPLED else pytest.param(name, marks=pytest.mark.thorough) for name in MODELS]
-)
+@pytest.mark.parametrize("name", sampled(MODELS, SAMPLED))
 def test_logits_are_those_of_one_process(name: str, path_of: Callable[[str], Path], ops: Backend) -> None:
     path = path_of(name)
     expected = passes(alone(path, ops))

@@ -22,6 +22,7 @@ from puna.vision.preparer.client import Preparer
 from puna.vision.tower import VisionTower
 from tests.model.models.parity import original
 from tests.processes import children
+from tests.samples import sampled
 from tests.tiny.vision.models import VISION_MODELS
 from tests.vision.seeing import file_of, picture
 from tests.waiting import wait_until
@@ -91,10 +92,7 @@ SAMPLE = (
 
 
 @pytest.mark.slow  # except for one
-@pytest.mark.parametrize(
-    "name",
-    [name if name in SAMPLE else pytest.param(name, marks=pytest.mark.thorough) for name in VISION_MODELS],
-)
+@pytest.mark.parametrize("name", sampled(VISION_MODELS, SAMPLE))
 def test_an_image_is_prepared_as_in_this_process(name: str, tmp_path: Path) -> None:
     tower = tower_of(name, tmp_path)
     preparer = Preparer(tower)
