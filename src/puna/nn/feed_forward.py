@@ -50,7 +50,7 @@ def exp_below(ops: Backend, x: Array) -> Array:
     return total
 
 
-def single_network(
+def _single_network(
     activation: str, up: Linear, down: Linear, gate: Linear | None = None
 ) -> ExpertNetworks | None:
     """Return a network as a layer's only expert; None if its linears do more than multiply."""
@@ -71,7 +71,7 @@ def feed_forward(x: Array, activation: str, up: Linear, down: Linear, gate: Line
     """Return down(activation(gate(x), up(x))), or without a gate down(activation(up(x))): [rows, out]."""
     ops = up.ops
     if len(x) >= ops.feed_forward_from:
-        network = single_network(activation, up, down, gate)
+        network = _single_network(activation, up, down, gate)
         if network is not None:
             return ops.feed_forward(x, network)
     activate = getattr(ops, activation)

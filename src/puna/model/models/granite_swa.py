@@ -15,7 +15,7 @@ from puna.model.options import LayerOptions, TextOptions, read_windows
 from puna.nn.attention import SelfAttention
 from puna.nn.experts import MixtureOfExperts, RoutingOptions, SharedAndRouted, SharedExpert, dense_or_experts
 from puna.nn.feed_forward import FeedForward
-from puna.nn.layers import StackedLinear
+from puna.nn.layers import Linear, StackedLinear
 from puna.nn.module import blocks, part, weight
 from puna.ops import Array
 
@@ -35,8 +35,8 @@ class JoinedSharedExpert(SharedExpert):
         "ffn_up_shexp", "shared_feed_forward_size", "shared_feed_forward_size", "hidden_size"
     )
 
-    def project(self, hidden: Array) -> list[Array]:
-        return self.joined(hidden)
+    def linears(self) -> Sequence[Linear]:
+        return self.joined.linears
 
 
 class JoinedSharedAndRouted(SharedAndRouted):

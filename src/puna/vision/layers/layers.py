@@ -300,9 +300,8 @@ def clip_layer_kind(options: ClipLayerOptions) -> type[LayerNormLayer]:
 
 
 def kept_as(layers: Iterable[VisionLayer]) -> GGMLType:
-    """Return the type in which layers keep keys and values: 16 bits, unless all of their weights are float32.
-
-    Kernels multiply 16 bits faster.
+    """Return the type in which layers keep keys and values: 16 bits, which kernels multiply faster, unless
+    the weights of their attention are float32.
     """
     exact = all(layer.attention.output.weight.type == GGMLType.F32 for layer in layers)
     return GGMLType.F32 if exact else GGMLType.F16
