@@ -73,7 +73,7 @@ class Pair:
                 try:
                     next(reading)
                 except StopIteration as end:
-                    found.append(torch.from_numpy(self.ours.ops.numpy(end.value)))
+                    found.append(torch.from_numpy(self.ours.ops.numpy(end.value).copy()))
                     break
         return torch.cat(found)
 
