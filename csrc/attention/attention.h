@@ -81,13 +81,13 @@ inline int vectors_of(const AttentionCall& call, const AttentionBlock& block) {
 // not compete for the same place in the cache.
 constexpr int attention_score_stride = attention_chunk + 16;
 
-// Floats for queries, scores, a tile of transposed keys or of values, some rows as floats and as pairs of integers, and
-// the units of integers: a tile's cells', the queries', and those of two runs of weights for each.
+// Floats for queries, scores, a tile of transposed keys or of values, some rows as floats, and the units of integers: a
+// tile's cells', the queries', and those of two runs of weights for each.
 inline int64_t attention_scratch(const AttentionCall& call, int vectors) {
     constexpr int max_width = 16;
     const int dim = call.padded_dim(), value_dim = call.padded_value_dim(), width = dim > value_dim ? dim : value_dim;
     return int64_t(vectors) * (dim + attention_score_stride + 3) + attention_tile * (int64_t(width) + 1) +
-           max_width * (2 * int64_t(width) + 1);
+           max_width * (int64_t(width) + 1);
 }
 
 // Computes all rows. The call must be valid: every listed cell exists, and heads is a multiple of kv_heads.

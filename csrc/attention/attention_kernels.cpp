@@ -238,8 +238,7 @@ void attend_chunk(const AttentionCall& call, const AttentionBlock& block, int ch
     start_block(call, block, state, q);
 #if defined(__AVX512F__)
     const bool key_words = as_words(call.key_type), value_words = as_words(call.value_type);
-    float* few_pairs = few_rows + Vec::width * (width + 1);
-    float* worth = few_pairs + Vec::width * width;   // of the cells of a tile
+    float* worth = few_rows + Vec::width * (width + 1);   // of the cells of a tile
     float* q_worth = worth + tile_cells;
     float* weight_worth = q_worth + int64_t(vectors) * block.kv_heads;
     if (key_words) {
@@ -274,7 +273,7 @@ void attend_chunk(const AttentionCall& call, const AttentionBlock& block, int ch
             float* to = scores + first * attention_score_stride + (tile - first_tile);
 #if defined(__AVX512F__)
             if (key_words) {
-                gather_key_words(keys, call.cells + tile, used, next_tile, {few_rows, few_pairs}, gathered, worth);
+                gather_key_words(keys, call.cells + tile, used, next_tile, few_rows, gathered, worth);
                 score_words(call, vectors, seen, q + first * dim, q_worth + first, gathered, worth, next_tile, to);
                 continue;
             }
@@ -300,7 +299,7 @@ void attend_chunk(const AttentionCall& call, const AttentionBlock& block, int ch
             float* to = state.values + first * value_dim;
 #if defined(__AVX512F__)
             if (value_words) {
-                gather_value_words(values, call.cells + tile, used, next_tile, {few_rows, few_pairs}, gathered, worth);
+                gather_value_words(values, call.cells + tile, used, next_tile, few_rows, gathered, worth);
                 weight_words(call, vectors, seen, worth, weights, weight_worth);
                 add_value_words(call, vectors, seen, weights, weight_worth, gathered, next_tile, to);
                 continue;

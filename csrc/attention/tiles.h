@@ -55,10 +55,10 @@ class CellPrefetcher {
 public:
     // `rows` are those of the block's first head. `gather_work` is how much of the time making the tile takes, in percent.
     CellPrefetcher(const int32_t* cells, int count, const Rows& rows, int heads, int gather_work)
-        : cells(cells), count(count), rows(rows), row_bytes(heads * rows.bytes),
+        : cell(cells), last_cell(cells + count), base(rows.base), stride(rows.stride), row_bytes(heads * rows.bytes),
           lines_per_head(int(count * ((row_bytes + 63) / 64) / heads)), gather_work(gather_work) {}
 
-    PUNA_INLINE bool done() const { return cell == count; }
+    PUNA_INLINE bool done() const { return at >= end && cell == last_cell; }
 
     // Lines to prefetch in each of `steps` steps that gather a tile, or multiply with one.
     PUNA_INLINE int lines_of_gathering(int steps) const { return lines(gather_work, steps); }
@@ -66,24 +66,24 @@ public:
 
     // Prefetches the next lines into the second-level cache: the first is full of this tile.
     PUNA_INLINE void prefetch(int lines) {
-        for (; lines > 0 && cell < count; lines--) {
-            __builtin_prefetch(rows.row(cells[cell]) + at, 0, 2);
-            at += 64;
-            if (at >= row_bytes) at = 0, cell++;
+        for (; lines > 0; lines--, at += 64) {
+            if (at >= end) {
+                if (cell == last_cell) return;
+                at = base + *cell++ * stride;
+                end = at + row_bytes;
+            }
+            __builtin_prefetch(at, 0, 2);
         }
     }
 
 private:
     PUNA_INLINE int lines(int percent, int steps) const { return (lines_per_head * percent / 100 + steps - 1) / steps; }
 
-    const int32_t* cells;
-    int count;
-    Rows rows;
-    int64_t row_bytes;
-    int lines_per_head;
-    int gather_work;
-    int cell = 0;
-    int64_t at = 0;
+    const int32_t *cell, *last_cell;
+    const uint8_t* base;
+    int64_t stride, row_bytes;
+    int lines_per_head, gather_work;
+    const uint8_t *at = nullptr, *end = nullptr;   // what is left of a cell
 };
 constexpr int depth_part = 16, cells_part = 8;
 

@@ -17,6 +17,8 @@
 // A step depends on nothing but the query, the cell, or the weights themselves, and sums are exact in any order. So a
 // result has the same bits whatever is computed beside it.
 #pragma once
+#include <type_traits>
+
 #include "attention/products.h"
 #include "attention/tiles.h"
 #include "vector/words.h"
@@ -82,14 +84,14 @@ PUNA_INLINE Vec squares(Row row, int dim) {
 PUNA_INLINE int pairs_of(int dim) { return (dim + 1) / 2; }
 PUNA_INLINE int whole_vectors(int count) { return (count + Vec::width - 1) / Vec::width * Vec::width; }
 
-// Writes a row of keys or a query times `factor` as pairs: a number and the one that is half a block of two vectors, or
-// of what is left, behind it. `to` may be where the row is.
-template <class Row>
-PUNA_INLINE void store_pairs(Row row, int dim, Vec factor, float* to) {
+// In keys and queries, a number is paired with the one that is half a block of two vectors, or of what is left, behind
+// it. Calls body(first number of a block, half).
+template <class Dim, class Body>
+PUNA_INLINE void for_blocks_of_pairs(Dim dim, Body body) {
     constexpr int block = 2 * Vec::width;
     int d = 0;
-    for (; d + block <= dim; d += block) pair_of(row(d), factor, row(d + Vec::width), factor).store(to + d / 2);
-    if (d < dim) pair_of(row(d), factor, row(d + pairs_of(dim - d)), factor).store(to + d / 2);
+    for (; d + block <= dim; d += block) body(d, Vec::width);
+    if (d < dim) body(d, pairs_of(dim - d));
 }
 
 // Turns a query, a row of floats, into pairs. `worth`: the unit of its integers.
@@ -114,99 +116,128 @@ void query_words(float* q, int dim, float& worth) {
         factor = Vec::splat(levels / worth);
         worth /= levels;
     }
-    store_pairs(FloatRow{q}, dim, factor, q);
+    for_blocks_of_pairs(dim, [&](int d, int half) {
+        pair_of(Vec::load(q + d), factor, Vec::load(q + d + half), factor).store(q + d / 2);
+    });
 }
 
-// Memory for a vector's width of rows.
-struct FewRows {
-    float* floats;   // [width, padded dim], and a vector
-    float* pairs;    // [width, whole_vectors(pairs_of(dim))]
-};
-
-// Writes a vector's width of keys as columns of pairs, and the units of their integers.
-template <class Row>
-void transpose_key_words(const Row* rows, int dim, CellPrefetcher& next_tile, float* few_pairs, float* to,
-                         float* worth) {
-    const int lines = next_tile.lines_of_gathering(tile_cells), stride = whole_vectors(pairs_of(dim));
-    alignas(64) float sums[Vec::width], factors[Vec::width];
-    for (int i = 0; i < Vec::width; i += 4) {
-        sum_lanes(squares(rows[i], dim), squares(rows[i + 1], dim), squares(rows[i + 2], dim), squares(rows[i + 3], dim),
-                  sums + i);
+// Calls body(dim), with a constant if the number is usual: short loops are unrolled then.
+template <class Body>
+PUNA_INLINE void with_usual(int dim, Body body) {
+    switch (dim) {
+        case 64: return body(std::integral_constant<int, 64>());
+        case 128: return body(std::integral_constant<int, 128>());
+        case 256: return body(std::integral_constant<int, 256>());
+        default: return body(dim);
     }
-    const Vec norms = sqrt(Vec::load(sums)), zero = Vec::splat(0);
-    pick(greater(norms, Vec::splat(smallest_scaled)), Vec::splat(key_limit) / norms, zero).store(factors);
-    (norms * Vec::splat(1 / key_limit)).store(worth);
-    const float* columns[Vec::width];
-    for (int i = 0; i < Vec::width; i++) {
-        next_tile.prefetch(lines);
-        columns[i] = few_pairs + i * stride;
-        store_pairs(rows[i], dim, Vec::splat(factors[i]), few_pairs + i * stride);
-    }
-    for (int p = 0; p < stride; p += Vec::width) transpose(columns, p, to + int64_t(p) * tile_cells, tile_cells);
 }
 
-// Calls use(rows, first cell) for each vector's width of a tile's cells with the rows of those in `used`.
-template <class Use>
+template <class Row, class Measure, class Convert>
+PUNA_INLINE void for_stored_rows(const Rows& stored, const int32_t* cells, Range used, Measure measure,
+                                 Convert convert) {
+    const int begin = used.begin / Vec::width * Vec::width, end = whole_vectors(used.end);
+    Row rows[tile_cells];
+    for (int j = begin; j < end; j++) {
+        rows[j] = {reinterpret_cast<decltype(Row::p)>(stored.row(cell_at(cells, used, j)))};
+    }
+    for (int j = begin; j < end; j += Vec::width) measure(rows + j, j);
+    for (int j = begin; j < end; j += Vec::width) convert(rows + j, j);
+}
+
+// Calls measure(rows, first cell), then convert(rows, first cell), for each vector's width of a tile's cells with the
+// rows of those in `used`. All that can be are measured first, since converting waits for roots and quotients.
+template <class Measure, class Convert>
 PUNA_INLINE void for_rows_of_cells(const Rows& stored, bool direct, const int32_t* cells, Range used, float* floats,
-                                   Use use) {
+                                   Measure measure, Convert convert) {
+    if (direct && stored.type == KVType::f16) return for_stored_rows<HalfRow>(stored, cells, used, measure, convert);
+    if (direct && stored.type == KVType::bf16) return for_stored_rows<BfloatRow>(stored, cells, used, measure, convert);
+    FloatRow rows[Vec::width];
+    for (int i = 0; i < Vec::width; i++) rows[i] = {floats + i * stored.padded};
     for (int j = used.begin / Vec::width * Vec::width; j < used.end; j += Vec::width) {
         int32_t taken[Vec::width];
         for (int i = 0; i < Vec::width; i++) taken[i] = cell_at(cells, used, j + i);
-        if (direct && stored.type == KVType::f16) {
-            HalfRow rows[Vec::width];
-            for (int i = 0; i < Vec::width; i++) rows[i] = {reinterpret_cast<const half*>(stored.row(taken[i]))};
-            use(rows, j);
-        } else if (direct && stored.type == KVType::bf16) {
-            BfloatRow rows[Vec::width];
-            for (int i = 0; i < Vec::width; i++) rows[i] = {reinterpret_cast<const bfloat*>(stored.row(taken[i]))};
-            use(rows, j);
-        } else {
-            FloatRow rows[Vec::width];
-            for (int i = 0; i < Vec::width; i++) rows[i] = {floats + i * stored.padded};
-            unpack_cells(stored, taken, Vec::width, floats);
-            use(rows, j);
-        }
+        unpack_cells(stored, taken, Vec::width, floats);
+        measure(rows, j);
+        convert(rows, j);
     }
+}
+
+// The factors that make integers of a vector's width of keys, and the units of these.
+template <class Row, class Dim>
+PUNA_INLINE void measure_keys(const Row* rows, Dim dim, float* factors, float* worth) {
+    Vec sums[Vec::width];
+    for (int i = 0; i < Vec::width; i++) sums[i] = squares(rows[i], dim);
+    const Vec norms = sqrt(sums_of_lanes(sums)), zero = Vec::splat(0);
+    pick(greater(norms, Vec::splat(smallest_scaled)), Vec::splat(key_limit) / norms, zero).store(factors);
+    (norms * Vec::splat(1 / key_limit)).store(worth);
 }
 
 // Transposes the keys of the tile's cells in `used`: pairs [pairs_of(dim), tile_cells], and worth [tile_cells], the units
-// of their integers.
-void gather_key_words(const Rows& keys, const int32_t* cells, Range used, CellPrefetcher& next_tile, FewRows few,
+// of their integers. `few_keys` has room for a vector's width of rows, and a vector.
+void gather_key_words(const Rows& keys, const int32_t* cells, Range used, CellPrefetcher& next_tile, float* few_keys,
                       float* pairs, float* worth) {
     const bool direct = keys.dim % (2 * Vec::width) == 0;
-    for_rows_of_cells(keys, direct, cells, used, few.floats, [&](const auto* rows, int j) {
-        transpose_key_words(rows, keys.dim, next_tile, few.pairs, pairs + j, worth + j);
+    alignas(64) float factors[tile_cells];
+    CellPrefetcher next = next_tile;   // a copy that no store could change
+    const int blocks = (keys.dim + 2 * Vec::width - 1) / (2 * Vec::width);
+    const int lines = next.lines_of_gathering(tile_cells / 4 * blocks);
+    with_usual(keys.dim, [&](auto dim) __attribute__((always_inline)) {
+        for_rows_of_cells(
+            keys, direct, cells, used, few_keys,
+            [&](const auto* rows, int j) __attribute__((always_inline)) {
+                measure_keys(rows, dim, factors + j, worth + j);
+            },
+            [&](const auto* rows, int j) __attribute__((always_inline)) {
+                for_blocks_of_pairs(dim, [&](int d, int half) __attribute__((always_inline)) {
+                    __m512 block[Vec::width];
+                    for (int i = 0; i < Vec::width; i++) {
+                        if (i % 4 == 0) next.prefetch(lines);
+                        const Vec factor = Vec::splat(factors[j + i]);
+                        block[i] = from_bits(pair_of(rows[i](d), factor, rows[i](d + half), factor)).v;
+                    }
+                    transpose(block, pairs + j + int64_t(d / 2) * tile_cells, tile_cells);
+                });
+            });
     });
+    next_tile = next;
 }
 
-// Writes a vector's width of values in pairs of rows, and the largest number of each.
-template <class Row>
-void pair_values(const Row* rows, int dim, CellPrefetcher& next_tile, float* to, int64_t stride, float* largest) {
-    const int lines = next_tile.lines_of_gathering(tile_cells / 2);
-    alignas(64) int32_t bits[Vec::width];
-    alignas(64) float factors[Vec::width];
-    for (int i = 0; i < Vec::width; i += 4) {
-        largest_lanes(rows[i].largest_bits(dim), rows[i + 1].largest_bits(dim), rows[i + 2].largest_bits(dim),
-                      rows[i + 3].largest_bits(dim), bits + i);
-    }
-    const Vec most = Row::magnitude(Ints::load(bits)), zero = Vec::splat(0);
+// The factors that make integers of a vector's width of values, and the largest number of each cell.
+template <class Row, class Dim>
+PUNA_INLINE void measure_values(const Row* rows, Dim dim, float* factors, float* largest) {
+    Ints bits[Vec::width];
+    for (int i = 0; i < Vec::width; i++) bits[i] = rows[i].largest_bits(dim);
+    const Vec most = Row::magnitude(largest_of_lanes(bits)), zero = Vec::splat(0);
     pick(greater(most, Vec::splat(smallest_scaled)), Vec::splat(largest_word) / most, zero).store(factors);
     most.store(largest);
-    for (int i = 0; i < Vec::width; i += 2, to += stride) {
-        next_tile.prefetch(lines);
-        const Vec first = Vec::splat(factors[i]), second = Vec::splat(factors[i + 1]);
-        for (int d = 0; d < dim; d += Vec::width) pair_of(rows[i](d), first, rows[i + 1](d), second).store(to + d);
-    }
 }
 
-// The values of the tile's cells in `used`: pairs [tile_cells / 2, padded_value_dim], and largest [tile_cells], the
-// largest number of each cell.
-void gather_value_words(const Rows& values, const int32_t* cells, Range used, CellPrefetcher& next_tile, FewRows few,
-                        float* pairs, float* largest) {
+// The values of the tile's cells in `used`: pairs of rows [tile_cells / 2, padded_value_dim], and largest [tile_cells],
+// the largest number of each cell. `few_values` has room for a vector's width of rows.
+void gather_value_words(const Rows& values, const int32_t* cells, Range used, CellPrefetcher& next_tile,
+                        float* few_values, float* pairs, float* largest) {
     const bool direct = values.dim % 16 == 0;
-    for_rows_of_cells(values, direct, cells, used, few.floats, [&](const auto* rows, int j) {
-        pair_values(rows, values.dim, next_tile, pairs + int64_t(j / 2) * values.padded, values.padded, largest + j);
+    alignas(64) float factors[tile_cells];
+    CellPrefetcher next = next_tile;
+    const int lines = next.lines_of_gathering(tile_cells / 2);
+    with_usual(values.dim, [&](auto dim) __attribute__((always_inline)) {
+        for_rows_of_cells(
+            values, direct, cells, used, few_values,
+            [&](const auto* rows, int j) __attribute__((always_inline)) {
+                measure_values(rows, dim, factors + j, largest + j);
+            },
+            [&](const auto* rows, int j) __attribute__((always_inline)) {
+                for (int i = 0; i < Vec::width; i += 2) {
+                    next.prefetch(lines);
+                    const Vec first = Vec::splat(factors[j + i]), second = Vec::splat(factors[j + i + 1]);
+                    float* to = pairs + int64_t(j + i) / 2 * values.padded;
+                    for (int d = 0; d < dim; d += Vec::width) {
+                        pair_of(rows[i](d), first, rows[i + 1](d), second).store(to + d);
+                    }
+                }
+            });
     });
+    next_tile = next;
 }
 
 // The lanes, from cell `first` on, that are seen; zero in the others.

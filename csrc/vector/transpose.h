@@ -14,11 +14,9 @@ PUNA_INLINE void transpose_lanes(V* r, LowPs low_ps, HighPs high_ps, LowPd low_p
 }
 #endif
 
-// Transposes the floats from `at` on of as many rows as a vector has lanes into columns at `to`.
-PUNA_INLINE void transpose(const float* const* rows, int64_t at, float* to, int64_t to_stride) {
 #if defined(__AVX512F__)
-    __m512 r[16];
-    for (int i = 0; i < 16; i++) r[i] = _mm512_loadu_ps(rows[i] + at);
+// Transposes 16 vectors into columns at `to`.
+PUNA_INLINE void transpose(__m512* r, float* to, int64_t to_stride) {
     for (int i = 0; i < 16; i += 4) {
         transpose_lanes(
             r + i, [](__m512 a, __m512 b) { return _mm512_unpacklo_ps(a, b); },
@@ -41,6 +39,15 @@ PUNA_INLINE void transpose(const float* const* rows, int64_t at, float* to, int6
         _mm512_storeu_ps(to + (8 + k) * to_stride, _mm512_shuffle_f32x4(c, d, 0x88));
         _mm512_storeu_ps(to + (12 + k) * to_stride, _mm512_shuffle_f32x4(c, d, 0xdd));
     }
+}
+#endif
+
+// Transposes the floats from `at` on of as many rows as a vector has lanes into columns at `to`.
+PUNA_INLINE void transpose(const float* const* rows, int64_t at, float* to, int64_t to_stride) {
+#if defined(__AVX512F__)
+    __m512 r[16];
+    for (int i = 0; i < 16; i++) r[i] = _mm512_loadu_ps(rows[i] + at);
+    transpose(r, to, to_stride);
 #elif defined(__AVX2__)
     __m256 r[8];
     for (int i = 0; i < 8; i++) r[i] = _mm256_loadu_ps(rows[i] + at);

@@ -185,9 +185,9 @@ PUNA_INLINE Vec add_where(Vec sum, Vec x, Vec a, Vec limit) {
 
 #endif
 
-// Sums of the lanes of four vectors, always by the same tree, so that a sum does not depend on its neighbours.
-PUNA_INLINE void sum_lanes(Vec a, Vec b, Vec c, Vec d, float* sums) {
 #if defined(__AVX2__)
+// Sums of the lanes of four vectors, always by the same tree, so that a sum does not depend on its neighbours.
+PUNA_INLINE __m128 sum_lanes(Vec a, Vec b, Vec c, Vec d) {
 #if defined(__AVX512F__)
     const auto fold = [](Vec x) {
         return _mm256_add_ps(_mm512_castps512_ps256(x.v), _mm512_extractf32x8_ps(x.v, 1));
@@ -197,7 +197,13 @@ PUNA_INLINE void sum_lanes(Vec a, Vec b, Vec c, Vec d, float* sums) {
     const __m256 ab = _mm256_hadd_ps(a.v, b.v), cd = _mm256_hadd_ps(c.v, d.v);
 #endif
     const __m256 all = _mm256_hadd_ps(ab, cd);
-    _mm_storeu_ps(sums, _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1)));
+    return _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
+}
+#endif
+
+PUNA_INLINE void sum_lanes(Vec a, Vec b, Vec c, Vec d, float* sums) {
+#if defined(__AVX2__)
+    _mm_storeu_ps(sums, sum_lanes(a, b, c, d));
 #elif defined(PUNA_NEON)
     vst1q_f32(sums, vpaddq_f32(vpaddq_f32(a.v, b.v), vpaddq_f32(c.v, d.v)));
 #else

@@ -64,7 +64,7 @@ PUNA_INLINE Ints largest_half_bits(const half* p, int count) {
 PUNA_INLINE Vec halves_to_floats(Ints bits) { return {_mm512_cvtph_ps(_mm512_cvtepi32_epi16(bits.v))}; }
 
 // The largest lanes of four vectors.
-PUNA_INLINE void largest_lanes(Ints a, Ints b, Ints c, Ints d, void* largest) {
+PUNA_INLINE __m128i largest_lanes(Ints a, Ints b, Ints c, Ints d) {
     const auto fold = [](Ints x) {
         return _mm256_max_epi32(_mm512_castsi512_si256(x.v), _mm512_extracti64x4_epi64(x.v, 1));
     };
@@ -73,8 +73,23 @@ PUNA_INLINE void largest_lanes(Ints a, Ints b, Ints c, Ints d, void* largest) {
     };
     const __m256i ab = columns(fold(a), fold(b)), cd = columns(fold(c), fold(d));
     const __m256i all = _mm256_max_epi32(_mm256_unpacklo_epi64(ab, cd), _mm256_unpackhi_epi64(ab, cd));
-    const __m128i four = _mm_max_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));
-    _mm_storeu_si128(static_cast<__m128i*>(largest), four);
+    return _mm_max_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));
+}
+
+// The sums, or the largest lanes, of a vector's width of vectors. Not by way of memory: a load waits until all stores
+// that it spans are done.
+PUNA_INLINE Ints joined(__m128i a, __m128i b, __m128i c, __m128i d) {
+    const __m256i low = _mm256_inserti128_si256(_mm256_castsi128_si256(a), b, 1);
+    const __m256i high = _mm256_inserti128_si256(_mm256_castsi128_si256(c), d, 1);
+    return {_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1)};
+}
+PUNA_INLINE Vec sums_of_lanes(const Vec* v) {
+    const auto four = [v](int i) { return _mm_castps_si128(sum_lanes(v[i], v[i + 1], v[i + 2], v[i + 3])); };
+    return from_bits(joined(four(0), four(4), four(8), four(12)));
+}
+PUNA_INLINE Ints largest_of_lanes(const Ints* v) {
+    const auto four = [v](int i) { return largest_lanes(v[i], v[i + 1], v[i + 2], v[i + 3]); };
+    return joined(four(0), four(4), four(8), four(12));
 }
 
 }  // namespace
