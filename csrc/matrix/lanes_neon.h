@@ -18,6 +18,7 @@ struct Neon {
     static constexpr int rows = 8;
     static constexpr int tile = 3;   // 6 sums, 12 parts, 6 totals and the numbers fit the 32 registers
     static constexpr int groups = 1;
+    static constexpr int point_tile = tile, point_groups = 1;
     static constexpr int float_tile = 4;
     static constexpr bool signed_bytes = true;
     using Bytes = Both<uint8x16_t>;
@@ -210,6 +211,7 @@ struct Neon {
 // One instruction multiplies four numbers by activations and adds them in 32 bits.
 struct Dotprod : Neon {
     static constexpr int tile = 4;   // 8 sums, 8 parts, 8 totals and the numbers fit the 32 registers
+    static constexpr int point_tile = tile;
 
     template <int bits>
     struct Products : Scaled {

@@ -98,26 +98,31 @@ PUNA_INLINE void expand(const PointTable& table, const uint8_t* packed, uint8_t*
     }
 }
 
-// Adds the products of `count` chunks of a row group to y; the first chunk overwrites it.
-template <class Lanes, Layout layout, int T>
-void add_chunks(const uint8_t* chunks, int64_t count, bool first, const void* const* x, int64_t offset, int64_t step,
-                float* const* y, int64_t row) {
-    typename Lanes::Floats totals[T];
+// Adds the products of `count` chunks of G row groups, which are `stride` bytes apart, to y; the first chunk overwrites
+// it.
+template <class Lanes, Layout layout, int T, int G>
+void add_chunks(const uint8_t* chunks, int64_t stride, int64_t count, bool first, const void* const* x, int64_t offset,
+                int64_t step, float* const* y, int64_t row) {
+    typename Lanes::Floats totals[G][T];
     const ActivationBlock* a[T];
     for (int t = 0; t < T; t++) {
-        totals[t] = first ? Lanes::splat(0.0f) : Lanes::load_floats(y[t] + row);
+        for (int g = 0; g < G; g++) {
+            totals[g][t] = first ? Lanes::splat(0.0f) : Lanes::load_floats(y[t] + row + g * Lanes::rows);
+        }
         a[t] = reinterpret_cast<const ActivationBlock*>(static_cast<const char*>(x[t]) + offset);
     }
-    add_super_blocks<Lanes, layout, T>(chunks, count, a, step, totals, {});
-    for (int t = 0; t < T; t++) Lanes::store(y[t] + row, totals[t]);
+    add_super_blocks<Lanes, layout, T, G>(chunks, stride, count, a, step, totals, {});
+    for (int t = 0; t < T; t++) {
+        for (int g = 0; g < G; g++) Lanes::store(y[t] + row + g * Lanes::rows, totals[g][t]);
+    }
 }
 
-template <class Lanes, Layout layout, int... T>
+template <class Lanes, Layout layout, int G, int... T>
 constexpr auto tiles_of_points(std::integer_sequence<int, T...>) {
     struct Tiles {
-        decltype(&add_chunks<Lanes, layout, 1>) of[sizeof...(T)];
+        decltype(&add_chunks<Lanes, layout, 1, 1>) of[sizeof...(T)];
     };
-    return Tiles{{add_chunks<Lanes, layout, T + 1>...}};
+    return Tiles{{add_chunks<Lanes, layout, T + 1, G>...}};
 }
 
 // A WideFunction.
@@ -125,14 +130,18 @@ template <class Lanes, Layout layout>
 void points_product(const uint8_t* weights, int64_t stride, int64_t groups, int64_t columns, const void* const* x,
                     int64_t step, float* const* y, int64_t tokens, uint8_t* room, PrefetchDistance distance) {
     constexpr int64_t packed = point_offsets_of(layout, Lanes::rows).chunk();
-    constexpr int64_t expanded = offsets_of(layout, Lanes::rows).super_block();
-    constexpr auto tiles = tiles_of_points<Lanes, numbers_of(layout)>(std::make_integer_sequence<int, Lanes::tile>());
+    constexpr Layout numbers = numbers_of(layout);
+    constexpr int64_t expanded = offsets_of(numbers, Lanes::rows).super_block();
+    constexpr int G = Lanes::point_groups;
+    constexpr auto single = tiles_of_points<Lanes, numbers, 1>(std::make_integer_sequence<int, Lanes::tile>());
+    constexpr auto joint = tiles_of_points<Lanes, numbers, G>(std::make_integer_sequence<int, Lanes::point_tile>());
     const PointTable& table = point_table(format_of(layout).grid);
-    // Few tokens: one pass over the weights. More: several row groups at a time for each tile of tokens.
-    constexpr int most = 4;
-    const int64_t together = tokens <= Lanes::tile ? 1 : most, length = most / together;
-    const int64_t chunks = columns / chunk_columns;
-    static_assert(most * expanded <= wide_room);
+    // Few tokens: one pass over the weights. More: G row groups at a time for each tile of tokens.
+    constexpr int few = 4, most = 6;   // chunks
+    static_assert(most % G == 0 && most * expanded <= wide_room);
+    const bool once = tokens <= Lanes::tile;
+    const int64_t together = once ? 1 : G, length = once ? few : most / G;
+    const int64_t tile = once ? Lanes::tile : Lanes::point_tile, chunks = columns / chunk_columns;
     for (int64_t first = 0; first < groups; first += together) {
         const int64_t count = groups - first < together ? groups - first : together;
         int64_t c = 0;
@@ -144,11 +153,16 @@ void points_product(const uint8_t* weights, int64_t stride, int64_t groups, int6
                                           room + (g * length + i) * expanded, distance);
                 }
             }
-            for (int64_t t = 0; t < tokens; t += Lanes::tile) {
-                const int64_t n = tokens - t < Lanes::tile ? tokens - t : Lanes::tile;
-                for (int64_t g = 0; g < count; g++) {
-                    tiles.of[n - 1](room + g * length * expanded, here, c == 0, x + t, c * step, step, y + t,
-                                    (first + g) * Lanes::rows);
+            for (int64_t t = 0; t < tokens; t += tile) {
+                const int64_t n = tokens - t < tile ? tokens - t : tile;
+                const auto multiply = [&](const auto& tiles, int64_t g) {
+                    tiles.of[n - 1](room + g * length * expanded, length * expanded, here, c == 0, x + t, c * step, step,
+                                    y + t, (first + g) * Lanes::rows);
+                };
+                if (count == G && !once) {
+                    multiply(joint, 0);
+                } else {
+                    for (int64_t g = 0; g < count; g++) multiply(single, g);
                 }
             }
         } while ((c += length) < chunks);

@@ -3,6 +3,7 @@
 // An instruction set is a struct `Lanes` (lanes_<set>.h) with
 //   rows, tile          R, and the most tokens for which the running sums fit its registers
 //   groups              row groups in the cache that are multiplied by many tokens at once, with scales of blocks
+//   point_tile, point_groups   the same for points, once they are numbers
 //   signed_bytes        whether products take 8-bit numbers with their sign
 //   Bytes, Ints, Floats vectors of 4 R bytes, R 32-bit integers, R floats, and the operations on them
 //   Products<bits>      sums of products of numbers of that many bits with activations: a Part takes `chain`
@@ -61,32 +62,44 @@ PUNA_INLINE const uint8_t* scale_pairs(const uint8_t* chunk, int pair) {
     else return chunk + offsets_of(layout, Lanes::rows).scales() + 2 * Lanes::rows * pair;
 }
 
-// Adds the products of block b of a super-block, times their scales, to the sums of T tokens; `odd` says whether b is.
-template <class Lanes, Layout layout, int T, bool odd>
-PUNA_INLINE void add_super_block(const uint8_t* chunk, int b, const ActivationBlock* const* a,
-                                 typename Lanes::Sum* sums, PrefetchDistance distance) {
+// Adds the products of block b of a super-block of G row groups, which are `stride` bytes apart, times their scales, to
+// the sums of T tokens; `odd` says whether b is.
+template <class Lanes, Layout layout, int T, int G, bool odd>
+PUNA_INLINE void add_super_block(const uint8_t* chunk, int64_t stride, int b, const ActivationBlock* const* a,
+                                 typename Lanes::Sum (*sums)[T], PrefetchDistance distance) {
     constexpr Format f = format_of(layout);
     constexpr Offsets offsets = offsets_of(layout, Lanes::rows);
     using Products = typename Lanes::template Products<f.bits()>;
     constexpr int group = f.group / 4;   // quads that share a scale
     constexpr int chain = Products::chain < group ? Products::chain : group;
     constexpr int slice = offsets.super_block() / 8;
-    prefetch(chunk + b * slice, slice, distance);
+    if constexpr (G == 1) prefetch(chunk + b * slice, slice, distance);
     const uint8_t* low = chunk + offsets.numbers() + b * offsets.low_plane();
     const uint8_t* high = chunk + offsets.high_numbers() + b * (offsets.planes() - offsets.low_plane());
     const uint8_t* scales = scale_pairs<Lanes, layout>(chunk, f.group == 32 ? b / 2 : b);
-    typename Products::Part part[T];
+    const int64_t scales_stride = f.scales ? stride : 0;
+    typename Products::Part part[G][T];
     unrolled<8>([&](auto index) __attribute__((always_inline)) {
         constexpr int i = decltype(index)::value;
-        const auto numbers = Products::prepare(quad<Lanes, layout, i>(low, high));
         constexpr bool first = i % chain == 0, last = i % chain == chain - 1;
-        for (int t = 0; t < T; t++) {
-            if constexpr (first) part[t] = Products::zero();
-            part[t] = Products::add(part[t], numbers, a[t]->q + 32 * b + 4 * i);
+        decltype(Products::prepare(typename Lanes::Bytes())) numbers[G];
+        for (int g = 0; g < G; g++) {
+            numbers[g] = Products::prepare(quad<Lanes, layout, i>(low + g * stride, high + g * stride));
         }
+        each_token<T>([&](auto t) __attribute__((always_inline)) {
+            for (int g = 0; g < G; g++) {
+                if constexpr (first) part[g][t] = Products::zero();
+                part[g][t] = Products::add(part[g][t], numbers[g], a[t]->q + 32 * b + 4 * i);
+            }
+        });
         if constexpr (last) {
-            const auto scale = Products::template scale<f.signed_scales, f.group == 32 ? odd : i / group % 2>(scales);
-            for (int t = 0; t < T; t++) sums[t] = Products::add_scaled(sums[t], part[t], scale);
+            constexpr bool second = f.group == 32 ? odd : i / group % 2;
+            for (int g = 0; g < G; g++) {
+                const auto scale = Products::template scale<f.signed_scales, second>(scales + g * scales_stride);
+                each_token<T>([&](auto t) __attribute__((always_inline)) {
+                    sums[g][t] = Products::add_scaled(sums[g][t], part[g][t], scale);
+                });
+            }
         }
     });
 }
@@ -148,21 +161,28 @@ PUNA_INLINE void finish_super_block(const uint8_t* chunk, const ActivationBlock*
     });
 }
 
-// Adds the products of consecutive super-blocks to the totals of T tokens, and advances `a` past them.
-template <class Lanes, Layout layout, int T>
-PUNA_INLINE void add_super_blocks(const uint8_t* chunk, int64_t count, const ActivationBlock** a, int64_t step,
-                                  typename Lanes::Floats* totals, PrefetchDistance distance) {
+// Adds the products of consecutive super-blocks of G row groups to the totals of T tokens, and advances `a` past them.
+// Only one group alone is prefetched: several are in the cache.
+template <class Lanes, Layout layout, int T, int G>
+PUNA_INLINE void add_super_blocks(const uint8_t* chunk, int64_t stride, int64_t count, const ActivationBlock** a,
+                                  int64_t step, typename Lanes::Floats (*totals)[T], PrefetchDistance distance) {
     for (int64_t i = 0; i < count; i++, chunk += offsets_of(layout, Lanes::rows).super_block()) {
-        typename Lanes::Sum sums[T];
-        for (int t = 0; t < T; t++) sums[t] = Lanes::zero_sum();
+        typename Lanes::Sum sums[G][T];
+        for (int g = 0; g < G; g++) {
+            for (int t = 0; t < T; t++) sums[g][t] = Lanes::zero_sum();
+        }
         // A loop, because the code of eight blocks takes long to compile and much of the processor's cache.
         constexpr int together = format_of(layout).group == 32 ? 2 : 1;   // blocks that share a pair of scales
         for (int b = 0; b < 8; b += together) {
-            add_super_block<Lanes, layout, T, false>(chunk, b, a, sums, distance);
-            if constexpr (together == 2) add_super_block<Lanes, layout, T, true>(chunk, b + 1, a, sums, distance);
+            add_super_block<Lanes, layout, T, G, false>(chunk, stride, b, a, sums, distance);
+            if constexpr (together == 2) {
+                add_super_block<Lanes, layout, T, G, true>(chunk, stride, b + 1, a, sums, distance);
+            }
         }
-        take_excess<Lanes, layout, T>(chunk, a, sums);
-        finish_super_block<Lanes, layout, T>(chunk, a, sums, totals);
+        for (int g = 0; g < G; g++) {
+            take_excess<Lanes, layout, T>(chunk + g * stride, a, sums[g]);
+            finish_super_block<Lanes, layout, T>(chunk + g * stride, a, sums[g], totals[g]);
+        }
         for (int t = 0; t < T; t++) a[t] = next_chunk(a[t], step);
     }
 }
@@ -171,14 +191,14 @@ template <class Lanes, Layout layout, int T>
 void super_product(const uint8_t* weights, int64_t stride, int64_t groups, int64_t columns, const void* const* x,
                    int64_t step, float* const* y, PrefetchDistance distance) {
     for (int64_t group = 0; group < groups; group++, weights += stride) {
-        typename Lanes::Floats totals[T];
+        typename Lanes::Floats totals[1][T];
         const ActivationBlock* a[T];
         for (int t = 0; t < T; t++) {
-            totals[t] = Lanes::splat(0.0f);
+            totals[0][t] = Lanes::splat(0.0f);
             a[t] = static_cast<const ActivationBlock*>(x[t]);
         }
-        add_super_blocks<Lanes, layout, T>(weights, columns / chunk_columns, a, step, totals, distance);
-        for (int t = 0; t < T; t++) Lanes::store(y[t] + group * Lanes::rows, totals[t]);
+        add_super_blocks<Lanes, layout, T, 1>(weights, 0, columns / chunk_columns, a, step, totals, distance);
+        for (int t = 0; t < T; t++) Lanes::store(y[t] + group * Lanes::rows, totals[0][t]);
     }
 }
 
