@@ -132,6 +132,7 @@ PUNA_INLINE void with_usual(int dim, Body body) {
     }
 }
 
+// for_rows_of_cells, if vectors can be read where the rows are stored.
 template <class Row, class Measure, class Convert>
 PUNA_INLINE void for_stored_rows(const Rows& stored, const int32_t* cells, Range used, Measure measure,
                                  Convert convert) {

@@ -201,6 +201,7 @@ PUNA_INLINE __m128 sum_lanes(Vec a, Vec b, Vec c, Vec d) {
 }
 #endif
 
+// The same, written to memory.
 PUNA_INLINE void sum_lanes(Vec a, Vec b, Vec c, Vec d, float* sums) {
 #if defined(__AVX2__)
     _mm_storeu_ps(sums, sum_lanes(a, b, c, d));

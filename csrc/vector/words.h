@@ -76,17 +76,20 @@ PUNA_INLINE __m128i largest_lanes(Ints a, Ints b, Ints c, Ints d) {
     return _mm_max_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));
 }
 
-// The sums, or the largest lanes, of a vector's width of vectors. Not by way of memory: a load waits until all stores
-// that it spans are done.
+// Four quarters of a vector. By way of memory, its load would wait until all four stores are done.
 PUNA_INLINE Ints joined(__m128i a, __m128i b, __m128i c, __m128i d) {
     const __m256i low = _mm256_inserti128_si256(_mm256_castsi128_si256(a), b, 1);
     const __m256i high = _mm256_inserti128_si256(_mm256_castsi128_si256(c), d, 1);
     return {_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1)};
 }
+
+// The sum of the lanes of each of a vector's width of vectors.
 PUNA_INLINE Vec sums_of_lanes(const Vec* v) {
     const auto four = [v](int i) { return _mm_castps_si128(sum_lanes(v[i], v[i + 1], v[i + 2], v[i + 3])); };
     return from_bits(joined(four(0), four(4), four(8), four(12)));
 }
+
+// The largest lane of each.
 PUNA_INLINE Ints largest_of_lanes(const Ints* v) {
     const auto four = [v](int i) { return largest_lanes(v[i], v[i + 1], v[i + 2], v[i + 3]); };
     return joined(four(0), four(4), four(8), four(12));
