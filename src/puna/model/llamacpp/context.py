@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puna.errors import CacheFullError, GenerationError, ModelError
+from puna.gguf import GGMLType
 from puna.model.llamacpp.bindings import bindings, complaint
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ class Context:
         parameters.n_seq_max = sizes.sequences
         parameters.n_threads = parameters.n_threads_batch = threads
         parameters.type_k, parameters.type_v = int(types.keys), int(types.values)
+        if types.values is GGMLType.F32:  # flash attention would round them, and keys, to 16 bits
+            parameters.flash_attn_type = c.LLAMA_FLASH_ATTN_TYPE_DISABLED
         parameters.pooling_type = c.LLAMA_POOLING_TYPE_NONE  # the engine pools texts
         parameters.kv_unified = True  # one pool of cells, so that prefixes can be shared
         parameters.swa_full = True  # otherwise a prefix longer than a window could not be continued
