@@ -38,6 +38,7 @@ class Proxy:
 
     url: str
     trust: ssl.SSLContext
+    log: Path
 
     def client(self, address: str = "127.0.0.1", **headers: str) -> httpx.Client:
         """Return a client that connects from an address of this machine."""
@@ -106,19 +107,20 @@ def proxying(kind: str, folder: Path, server: Server) -> Iterator[Proxy]:
     port = free_port()
     _, *words = KINDS[kind](folder, port, urlsplit(server.url).netloc, chain, key)
     env = {"PATH": os.environ["PATH"], "HOME": str(folder), "XDG_DATA_HOME": str(folder)}
-    with (folder / "log").open("wb") as log:
+    log = folder / "log"
+    with log.open("wb") as out:
         process = subprocess.Popen(
-            [program, *words], env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            [program, *words], env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out
         )
     try:
 
         def listens() -> bool:
-            assert process.poll() is None, (folder / "log").read_text()
+            assert process.poll() is None, log.read_text()
             with socket.socket() as probe:
                 return probe.connect_ex(("127.0.0.1", port)) == 0
 
         wait_until(listens, f"{kind} listening")
-        yield Proxy(f"https://localhost:{port}", trust)
+        yield Proxy(f"https://localhost:{port}", trust, log)
     finally:
         process.terminate()
         process.wait(timeout=60)
@@ -176,6 +178,7 @@ def test_pieces_of_a_stream_arrive_while_the_rest_is_held_back(
 def test_client_that_leaves_ends_its_request(server: Server, proxy: Proxy) -> None:
     with proxy.client() as http:
         with http.stream("POST", "/api/generate", json=ENDLESS) as reply:
+            assert reply.status_code == 200, proxy.log.read_text()
             pieces = reply.iter_raw()  # kept, since the connection closes with it
             next(pieces)
             assert len(server.running_requests()) == 1
@@ -193,6 +196,7 @@ def test_large_files_are_uploaded(server: Server, proxy: Proxy) -> None:
 def test_clients_have_their_own_addresses_and_no_others(server: Server, proxy: Proxy) -> None:
     with proxy.client("127.0.0.2", **{"X-Forwarded-For": "192.0.2.9"}) as http, server.http as inside:
         with http.stream("POST", "/api/generate", json=ENDLESS) as reply:
+            assert reply.status_code == 200, proxy.log.read_text()
             pieces = reply.iter_raw()  # kept, since the connection closes with it
             next(pieces)
             with inside.stream("GET", "/api/puna/live") as live:
