@@ -55,10 +55,10 @@ class CellPrefetcher {
 public:
     // `rows` are those of the block's first head. `gather_work` is how much of the time making the tile takes, in percent.
     CellPrefetcher(const int32_t* cells, int count, const Rows& rows, int heads, int gather_work)
-        : cell(cells), last_cell(cells + count), base(rows.base), stride(rows.stride), row_bytes(heads * rows.bytes),
+        : cell(cells), cells_end(cells + count), base(rows.base), stride(rows.stride), row_bytes(heads * rows.bytes),
           lines_per_head(int(count * ((row_bytes + 63) / 64) / heads)), gather_work(gather_work) {}
 
-    PUNA_INLINE bool done() const { return at >= end && cell == last_cell; }
+    PUNA_INLINE bool done() const { return at >= end && cell == cells_end; }
 
     // Lines to prefetch in each of `steps` steps that gather a tile, or multiply with one.
     PUNA_INLINE int lines_of_gathering(int steps) const { return lines(gather_work, steps); }
@@ -68,7 +68,7 @@ public:
     PUNA_INLINE void prefetch(int lines) {
         for (; lines > 0; lines--, at += 64) {
             if (at >= end) {
-                if (cell == last_cell) return;
+                if (cell == cells_end) return;
                 at = base + *cell++ * stride;
                 end = at + row_bytes;
             }
@@ -79,7 +79,7 @@ public:
 private:
     PUNA_INLINE int lines(int percent, int steps) const { return (lines_per_head * percent / 100 + steps - 1) / steps; }
 
-    const int32_t *cell, *last_cell;
+    const int32_t *cell, *cells_end;
     const uint8_t* base;
     int64_t stride, row_bytes;
     int lines_per_head, gather_work;

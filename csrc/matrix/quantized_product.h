@@ -76,8 +76,6 @@ PUNA_INLINE void add_super_block(const uint8_t* chunk, int64_t stride, int b, co
     if constexpr (G == 1) prefetch(chunk + b * slice, slice, distance);
     const uint8_t* low = chunk + offsets.numbers() + b * offsets.low_plane();
     const uint8_t* high = chunk + offsets.high_numbers() + b * (offsets.planes() - offsets.low_plane());
-    const uint8_t* scales = scale_pairs<Lanes, layout>(chunk, f.group == 32 ? b / 2 : b);
-    const int64_t scales_stride = f.scales ? stride : 0;
     typename Products::Part part[G][T];
     unrolled<8>([&](auto index) __attribute__((always_inline)) {
         constexpr int i = decltype(index)::value;
@@ -95,7 +93,8 @@ PUNA_INLINE void add_super_block(const uint8_t* chunk, int64_t stride, int b, co
         if constexpr (last) {
             constexpr bool second = f.group == 32 ? odd : i / group % 2;
             for (int g = 0; g < G; g++) {
-                const auto scale = Products::template scale<f.signed_scales, second>(scales + g * scales_stride);
+                const uint8_t* scales = scale_pairs<Lanes, layout>(chunk + g * stride, f.group == 32 ? b / 2 : b);
+                const auto scale = Products::template scale<f.signed_scales, second>(scales);
                 each_token<T>([&](auto t) __attribute__((always_inline)) {
                     sums[g][t] = Products::add_scaled(sums[g][t], part[g][t], scale);
                 });
