@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import httpx
 
@@ -14,8 +17,30 @@ from tests.e2e.servers import Server
 from tests.waiting import PATIENCE_S
 
 _PAUSE_S = 0.1
+#: How often a test is run until the canary is answered in time.
+_ATTEMPTS = 3
 #: Servers tell clients apart by address; this header makes the canary a client of its own.
 _ADDRESS = {"X-Forwarded-For": "192.0.2.1"}
+
+
+class HeldUpError(AssertionError):
+    """The canary was answered late."""
+
+
+def repeated_when_held_up(test: Callable[..., None]) -> Callable[..., None]:
+    """Return `test` such that HeldUpError fails it only the third time.
+
+    A busy machine delays an answer now and then; an attack that holds the server up does so each time.
+    """
+
+    @functools.wraps(test)
+    def repeated(*args: Any, **given: Any) -> None:
+        for _ in range(_ATTEMPTS - 1):
+            with contextlib.suppress(HeldUpError):
+                return test(*args, **given)
+        return test(*args, **given)
+
+    return repeated
 
 
 @dataclass
@@ -27,7 +52,7 @@ class Canary:
     lasted_s: float = 0.0
 
     def check(self, within_s: float) -> None:
-        """Raise AssertionError unless every answer was right and in time.
+        """Raise AssertionError unless every answer was right, and HeldUpError unless each was in time.
 
         A busy machine may take longer, but not more than a sixth of the block's whole duration.
         """
@@ -35,7 +60,8 @@ class Canary:
         slowest = {path: round(max(took), 2) for path, took in self.took_s.items()}
         assert slowest
         within_s = max(within_s, self.lasted_s / 6)
-        assert max(slowest.values()) < within_s, f"seconds of the slowest answers: {slowest}"
+        if max(slowest.values()) >= within_s:
+            raise HeldUpError(f"seconds of the slowest answers: {slowest}")
 
 
 @contextmanager

@@ -9,9 +9,14 @@ from pathlib import Path
 import openai
 import pytest
 
+from tests.e2e.canary import repeated_when_held_up
 from tests.e2e.servers import Server, add_model, endless, running
 from tests.held import HeldRunners
 from tests.tiny.llama import TinyLlama, tiny_llama_gguf
+
+
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
+    pyfuncitem.obj = repeated_when_held_up(pyfuncitem.obj)
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from itertools import count
 from typing import Any
 
 import httpx
@@ -43,9 +44,13 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-def large(number: int) -> bytes:
-    """Return a file of some hundred bytes and almost the maximum of pixels, another for each number."""
-    return _blue() + bytes([number])  # decoders read as far as the picture goes
+#: One for each image, which would not be prepared again.
+_NUMBERS = count(2)
+
+
+def large() -> bytes:
+    """Return a file of some hundred bytes and almost the maximum of pixels, another each time."""
+    return _blue() + next(_NUMBERS).to_bytes(4)  # decoders read as far as the picture goes
 
 
 @cache
@@ -77,7 +82,7 @@ def preparers(server: Server) -> list[psutil.Process]:
 
 
 def test_large_images_delay_nobody_else(attacked: Server) -> None:
-    requests = [[large(3 * number + place) for place in range(3)] for number in range(3)]
+    requests = [[large() for _ in range(3)] for _ in range(3)]
     runner = attacked.runner()
     before, most = runner.memory_info().rss, {"runner": 0, "preparer": 0}
     over = threading.Event()
@@ -94,30 +99,30 @@ def test_large_images_delay_nobody_else(attacked: Server) -> None:
             answers = [pool.submit(ask, attacked, files) for files in requests]
             wait_until(lambda: len(attacked.running_requests()) >= 3, "the requests")
             # Another client's images wait for at most one of those.
-            for number in range(2, 5):
-                assert ask(attacked, [file_of(picture(number))], "192.0.2.2").status_code == 200
+            for _ in range(3):
+                assert ask(attacked, [file_of(picture(next(_NUMBERS)))], "192.0.2.2").status_code == 200
             unfinished = [answer for answer in answers if not answer.done()]
             found = [answer.result() for answer in answers]
         finally:
             over.set()
         watching.result()
-    others.check(_WITHIN_S)
     assert [answer.status_code for answer in found] == [200] * 3
     assert unfinished
     assert attacked.runner() == runner
     assert most["runner"] < before + (128 << 20)
     assert most["preparer"] < ImageLimits().memory_bytes + _EMPTY_BYTES
+    others.check(_WITHIN_S)
 
 
 def test_disconnecting_stops_the_decoding(attacked: Server) -> None:
     (process,) = preparers(attacked)
     used_s = process.cpu_times().user
-    with attacked.open_request("/api/chat", body_of([large(100 + number) for number in range(5)])):
+    with attacked.open_request("/api/chat", body_of([large() for _ in range(5)])):
         wait_until(lambda: process.cpu_times().user > used_s, "an image that is decoded")
         process.suspend()  # so that it cannot finish by itself
     wait_until(lambda: not process.is_running(), "the end of the process")
     wait_until(lambda: attacked.running_requests() == [], "the end of the request")
-    assert ask(attacked, [file_of(picture(7))]).status_code == 200
+    assert ask(attacked, [file_of(picture(next(_NUMBERS)))]).status_code == 200
 
 
 def test_image_beyond_a_limit_is_refused_with_the_setting(attacked: Server) -> None:
@@ -127,6 +132,6 @@ def test_image_beyond_a_limit_is_refused_with_the_setting(attacked: Server) -> N
     assert answer.status_code == 400
     assert "image 2 of 2 has 7000 x 7000 pixels, and at most 40000000" in answer.json()["error"]
     assert "PUNA_MAX_IMAGE_MEGAPIXELS" in answer.json()["error"]
-    answer = ask(attacked, [large(200 + number) for number in range(6)])
+    answer = ask(attacked, [large() for _ in range(6)])
     assert answer.status_code == 400
     assert "more than 200000000 pixels together" in answer.json()["error"]
