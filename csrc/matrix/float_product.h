@@ -19,7 +19,7 @@ template <class Lanes, Layout layout, int T, int G>
 PUNA_INLINE void float_groups(const uint8_t* weights, int64_t stride, int64_t columns, const void* const* x,
                               float* const* y, int64_t group, PrefetchDistance distance) {
     constexpr int bytes = layout == Layout::f32 ? 4 : 2;
-    const int bytes_ahead = (distance.near + distance.far) / G;   // of each of the G streams
+    const PrefetchDistance ahead = {(distance.near + distance.far) / G, 0, distance.once};   // of each of the G streams
     typename Lanes::Floats totals[G][T];
     for (int g = 0; g < G; g++) {
         for (int t = 0; t < T; t++) totals[g][t] = Lanes::splat(0.0f);
@@ -35,7 +35,7 @@ PUNA_INLINE void float_groups(const uint8_t* weights, int64_t stride, int64_t co
             for (int g = 0; g < G; g++) {
                 const uint8_t* p = weights + g * stride + k * Lanes::rows * bytes;
                 w[g] = weights_at<Lanes, layout>(p);
-                __builtin_prefetch(p + bytes_ahead);
+                prefetch(p, 1, ahead);
             }
             for (int t = 0; t < T; t++) {
                 const auto value = Lanes::splat(static_cast<const float*>(x[t])[k]);

@@ -80,10 +80,11 @@ void multiply(const PackedMatrix& m, int64_t first, int64_t groups, const void* 
               float* const* y, int64_t tokens) {
     const MatrixKernels& kernels = m.kernels();
     const int layout = static_cast<int>(m.layout());
+    const PrefetchDistance distance = kernels.prefetch.with(tokens, static_cast<int64_t>(m.bytes()));
     if (kernels.wide[layout] && tokens >= kernels.wide_from[layout]) {
         if (groups == 0) return;
         kernels.wide[layout](m.group(first), m.stride(), groups, m.columns(), x, step, y, tokens, room_for_wide(),
-                             kernels.prefetch.with(tokens));
+                             distance);
         return;
     }
     // Few tokens: one pass over the weights. More: a few groups at a time, because float kernels work on several,
@@ -99,7 +100,7 @@ void multiply(const PackedMatrix& m, int64_t first, int64_t groups, const void* 
                 for (int64_t i = 0; i < n; i++) out[i] = y[t + i] + group * kernels.rows;
                 const bool cached = t > begin;   // the previous tile has fetched them
                 kernels.product[layout][n - 1](m.group(first + group), m.stride(), together, m.columns(), x + t, step,
-                                               out, cached ? PrefetchDistance{} : kernels.prefetch.with(tokens));
+                                               out, cached ? PrefetchDistance{} : distance);
             }
         }
     }

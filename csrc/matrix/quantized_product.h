@@ -42,8 +42,12 @@ PUNA_INLINE void each_token(Body&& body) {
 PUNA_INLINE void prefetch(const uint8_t* from, int bytes, int distance) {
     for (int i = 0; i < bytes; i += 64) __builtin_prefetch(from + distance + i);
 }
+PUNA_INLINE void prefetch_once(const uint8_t* from, int bytes, int distance) {
+    for (int i = 0; i < bytes; i += 64) __builtin_prefetch(from + distance + i, 0, 0);
+}
 PUNA_INLINE void prefetch(const uint8_t* from, int bytes, PrefetchDistance distance) {
-    if (distance.near) prefetch(from, bytes, distance.near);
+    if (distance.once) prefetch_once(from, bytes, distance.near);
+    else if (distance.near) prefetch(from, bytes, distance.near);
     if (!distance.far) return;
     for (int i = 0; i < bytes; i += 64) __builtin_prefetch(from + distance.far + i, 0, 2);
 }

@@ -38,7 +38,7 @@ template <class Lanes, Layout layout, int T, int G>
 PUNA_INLINE void word_groups(const uint8_t* weights, int64_t stride, int64_t columns, const void* const* x, int64_t step,
                              float* const* y, int64_t row, PrefetchDistance distance) {
     constexpr int pair_bytes = 4 * Lanes::rows;
-    const int bytes_ahead = (distance.near + distance.far) / G;   // of each of the G streams
+    const PrefetchDistance ahead = {(distance.near + distance.far) / G, 0, distance.once};   // of each of the G streams
     typename Lanes::Floats totals[G][T];
     for (int g = 0; g < G; g++) {
         for (int t = 0; t < T; t++) totals[g][t] = Lanes::splat(0.0f);
@@ -57,7 +57,7 @@ PUNA_INLINE void word_groups(const uint8_t* weights, int64_t stride, int64_t col
         const auto add = [&](int pair, bool both) __attribute__((always_inline)) {
             for (int g = 0; g < G; g++) {
                 const uint8_t* from = p + g * stride + pair * pair_bytes;
-                if (pair % (64 / pair_bytes) == 0) __builtin_prefetch(from + bytes_ahead);
+                if (pair % (64 / pair_bytes) == 0) prefetch(from, 1, ahead);
                 const auto words = word_pair<Lanes, layout>(from, both, factors[g]);
                 for (int t = 0; t < T; t++) {
                     sums[g][t] = Lanes::add_pairs(sums[g][t], words, a[t]->words + 2 * pair);
