@@ -19,7 +19,7 @@ template <class Lanes, Layout layout, int T, int G>
 PUNA_INLINE void float_groups(const uint8_t* weights, int64_t stride, int64_t columns, const void* const* x,
                               float* const* y, int64_t group, PrefetchDistance distance) {
     constexpr int bytes = layout == Layout::f32 ? 4 : 2;
-    const PrefetchDistance ahead = {(distance.near + distance.far) / G, 0, distance.once};   // of each of the G streams
+    const PrefetchDistance ahead = distance.shared_by(G);
     typename Lanes::Floats totals[G][T];
     for (int g = 0; g < G; g++) {
         for (int t = 0; t < T; t++) totals[g][t] = Lanes::splat(0.0f);

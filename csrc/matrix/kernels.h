@@ -54,6 +54,9 @@ constexpr int max_tile = 8;   // the most tokens a tile function of any instruct
 struct PrefetchDistance {
     int near = 0, far = 0;
     bool once = false;   // `near` ones do not enter the other caches when they leave the first
+
+    // The distance of each of `count` streams that are read side by side, with one prefetch for a line.
+    PrefetchDistance shared_by(int count) const { return {(near + far) / count, 0, once}; }
 };
 // For up to 4 tokens; for up to a tile of them and a small matrix; and for all others.
 struct Prefetch {

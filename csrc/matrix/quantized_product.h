@@ -39,17 +39,15 @@ PUNA_INLINE void each_token(Body&& body) {
     unrolled<T>(body);
 }
 
+// `locality` is that of __builtin_prefetch: 3 for all caches, 2 for the second level, 0 for the first level alone.
+template <int locality = 3>
 PUNA_INLINE void prefetch(const uint8_t* from, int bytes, int distance) {
-    for (int i = 0; i < bytes; i += 64) __builtin_prefetch(from + distance + i);
-}
-PUNA_INLINE void prefetch_once(const uint8_t* from, int bytes, int distance) {
-    for (int i = 0; i < bytes; i += 64) __builtin_prefetch(from + distance + i, 0, 0);
+    for (int i = 0; i < bytes; i += 64) __builtin_prefetch(from + distance + i, 0, locality);
 }
 PUNA_INLINE void prefetch(const uint8_t* from, int bytes, PrefetchDistance distance) {
-    if (distance.once) prefetch_once(from, bytes, distance.near);
+    if (distance.once) prefetch<0>(from, bytes, distance.near);
     else if (distance.near) prefetch(from, bytes, distance.near);
-    if (!distance.far) return;
-    for (int i = 0; i < bytes; i += 64) __builtin_prefetch(from + distance.far + i, 0, 2);
+    if (distance.far) prefetch<2>(from, bytes, distance.far);
 }
 
 PUNA_INLINE const ActivationBlock* next_chunk(const ActivationBlock* a, int64_t step) {

@@ -38,7 +38,7 @@ template <class Lanes, Layout layout, int T, int G>
 PUNA_INLINE void word_groups(const uint8_t* weights, int64_t stride, int64_t columns, const void* const* x, int64_t step,
                              float* const* y, int64_t row, PrefetchDistance distance) {
     constexpr int pair_bytes = 4 * Lanes::rows;
-    const PrefetchDistance ahead = {(distance.near + distance.far) / G, 0, distance.once};   // of each of the G streams
+    const PrefetchDistance ahead = distance.shared_by(G);
     typename Lanes::Floats totals[G][T];
     for (int g = 0; g < G; g++) {
         for (int t = 0; t < T; t++) totals[g][t] = Lanes::splat(0.0f);
