@@ -9,7 +9,7 @@ namespace {
 
 template <Layout layout>
 struct Blocks {
-    using Activation = ActivationBlock;
+    using Activation = BlockActivations;
     static constexpr int tokens = 16, blocks = 8;
     static constexpr Offsets offsets = offsets_of(layout, R);
 
@@ -54,7 +54,7 @@ struct Blocks {
     static PUNA_INLINE void multiply(const Job<Blocks>& job) {
         constexpr int sums = b % 2, x = 2 + sums, numbers = 4 + sums;
         zero_tile<sums>();
-        load_tile<x>(job.x->q + 32 * b, sizeof(ActivationBlock));
+        load_tile<x>(job.x->q + 32 * b, sizeof(BlockActivations));
         load_tile<numbers>(job.numbers->of[b], 4 * R);
         multiply_tiles<true, sums, x, numbers>();
         store_tile<sums>(job.sums->of[b], 4 * R);
@@ -62,7 +62,7 @@ struct Blocks {
 
     template <int b, int T>
     static PUNA_INLINE void finish(const Job<Blocks>& job, __m512* totals) {
-        const ActivationBlock* a[T];
+        const BlockActivations* a[T];
         __m512i sums[T];
         each_token<T>([&](auto t) __attribute__((always_inline)) {
             a[t] = job.x + t;

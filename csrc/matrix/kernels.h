@@ -7,17 +7,21 @@
 
 namespace puna {
 
-// 256 values of one token as 8-bit integers. Scales: one for all 256 (in d[0]) if the weights have super-blocks of 256,
-// else one per 32. If a value is NaN or infinite the scale is NaN, so that this token's results are NaN and no other's
-// are affected.
+// 256 values of one token as 8-bit integers, with a scale for each `scaled` of them: all 256 if the weights have
+// super-blocks, else 32. If a value is NaN or infinite the scale is NaN, so that this token's results are NaN and no
+// other's are affected.
+template <int scaled>
 struct alignas(64) ActivationBlock {
-    static constexpr int columns = 256;
+    static constexpr int columns = 256, summed = scaled == columns ? 16 : 32;
+    static constexpr int excess = scaled == columns ? 32 : 128;   // of Q6_K's numbers; of Q8_0's, read as unsigned
     int8_t q[columns];
-    int16_t sums16[16];   // sums of q over each 16
-    int16_t sums32[8];    // over each 32, in pairs for multiply-add
-    int32_t wide32[8];    // the same sums, 32 bits wide
-    float d[8];
+    int16_t sums16[columns / 16];             // sums of q over each 16
+    int16_t sums32[columns / 32];              // over each 32, in pairs for multiply-add
+    int32_t minus_excess[columns / summed];    // minus the sums over each `summed`, times `excess`
+    float d[columns / scaled];
 };
+using SuperActivations = ActivationBlock<256>;
+using BlockActivations = ActivationBlock<32>;
 
 // 128 values of one token as sums of two bfloat16 numbers, which together keep 16 of a value's 24 bits. A value that is
 // not finite is entirely in `high`.
@@ -95,7 +99,8 @@ constexpr int64_t rows_behind = 15;
 constexpr int64_t wide_room = 512 << 10;
 
 // Quantises `columns` values (a multiple of 32) of one token.
-using QuantizeFunction = void (*)(const float* x, int64_t columns, ActivationBlock* blocks);
+template <int scaled>
+using QuantizeFunction = void (*)(const float* x, int64_t columns, ActivationBlock<scaled>* blocks);
 // Splits up to 128 values; missing ones count as zeros.
 using SplitFunction = void (*)(const float* x, int64_t columns, SplitBlock* block);
 // Converts up to 128 values to integers; missing ones count as zeros.
@@ -108,8 +113,8 @@ struct MatrixKernels {
     TileFunction product[layout_count][max_tile];   // [layout][tokens - 1], null if all tokens use the wide function
     WideFunction wide[layout_count];                // null, or the function for `wide_from` tokens or more
     int wide_from[layout_count];
-    QuantizeFunction quantize_per_256;
-    QuantizeFunction quantize_per_32;
+    QuantizeFunction<256> quantize_per_256;
+    QuantizeFunction<32> quantize_per_32;
     SplitFunction split;                            // null, or the form that f16 and bf16 matrices read
     WordFunction words;                             // null, or the form they read if `split` is null
 };

@@ -12,10 +12,11 @@ struct Avx2 {
     static constexpr int rows = 8;
     static constexpr int tile = 4;   // 4 sums, 4 parts, 4 totals and the numbers fill the 16 registers
     static constexpr int groups = 1;
-    static constexpr int point_tile = tile, point_groups = 1;
+    static constexpr int expanded_tile = tile, expanded_groups = 1, expanded_from = 0;
     static constexpr int word_tile = 4;
     static constexpr int float_tile = 4;
     static constexpr bool signed_bytes = true;
+    static constexpr bool starts = false;
     using Bytes = __m256i;
     using Ints = __m256i;
     using Floats = __m256;
@@ -199,6 +200,7 @@ struct Avx2::Products<8> : Avx2::WideParts {
 #if defined(__AVXVNNI__)
 // One instruction multiplies four unsigned numbers by activations and adds them in 32 bits.
 struct AvxVnni : Avx2 {
+    static constexpr bool starts = true;
     static constexpr bool signed_bytes = false;
 
     static PUNA_INLINE Ints add_pairs(Ints sum, Ints pairs, const int16_t* with) {

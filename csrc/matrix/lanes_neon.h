@@ -18,9 +18,10 @@ struct Neon {
     static constexpr int rows = 8;
     static constexpr int tile = 3;   // 6 sums, 12 parts, 6 totals and the numbers fit the 32 registers
     static constexpr int groups = 1;
-    static constexpr int point_tile = tile, point_groups = 1;
+    static constexpr int expanded_tile = tile, expanded_groups = 1, expanded_from = 0;
     static constexpr int float_tile = 4;
     static constexpr bool signed_bytes = true;
+    static constexpr bool starts = false;
     using Bytes = Both<uint8x16_t>;
     using Ints = Both<int32x4_t>;
     using Floats = Both<float32x4_t>;
@@ -211,7 +212,7 @@ struct Neon {
 // One instruction multiplies four numbers by activations and adds them in 32 bits.
 struct Dotprod : Neon {
     static constexpr int tile = 4;   // 8 sums, 8 parts, 8 totals and the numbers fit the 32 registers
-    static constexpr int point_tile = tile;
+    static constexpr int expanded_tile = tile;
 
     template <int bits>
     struct Products : Scaled {

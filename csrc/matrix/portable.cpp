@@ -50,7 +50,7 @@ struct Vectors {
 template <Layout layout>
 void quantized_product(const uint8_t* weights, int64_t columns, int tokens, const void* const* x, int64_t step,
                        float* const* y) {
-    constexpr bool one_scale = scaling_of(layout) == Scaling::per_256;
+    constexpr int scaled = scaling_of(layout) == Scaling::per_256 ? 256 : 32;
     float sums[tile][R] = {};
     for (int64_t k = 0; k < columns; k += chunk_columns) {
         const int64_t n = columns - k < chunk_columns ? columns - k : chunk_columns;
@@ -60,13 +60,13 @@ void quantized_product(const uint8_t* weights, int64_t columns, int tokens, cons
             unpack_chunk(layout, R, chunk, n, r, block);
             for (int t = 0; t < tokens; t++) {
                 const char* at = static_cast<const char*>(x[t]) + k / chunk_columns * step;
-                const ActivationBlock& a = *reinterpret_cast<const ActivationBlock*>(at);
+                const auto& a = *reinterpret_cast<const ActivationBlock<scaled>*>(at);
                 for (int g = 0; g < n / 16; g++) {
                     int dot = 0;
                     for (int i = 0; i < 16; i++) dot += block.q[16 * g + i] * a.q[16 * g + i];
                     const float part = block.scale[g] * static_cast<float>(dot) +
                                        block.offset[g] * static_cast<float>(a.sums16[g]);
-                    sums[t][r] += a.d[one_scale ? 0 : g / 2] * part;
+                    sums[t][r] += a.d[16 * g / scaled] * part;
                 }
             }
         }

@@ -21,11 +21,18 @@ uint8_t* room_for_wide() {
 }
 
 int64_t block_bytes(Form form) {
-    return form == Form::split ? sizeof(SplitBlock) : form == Form::words ? sizeof(WordBlock) : sizeof(ActivationBlock);
+    switch (form) {
+        case Form::per_256: return sizeof(SuperActivations);
+        case Form::per_32: return sizeof(BlockActivations);
+        case Form::split: return sizeof(SplitBlock);
+        case Form::words: return sizeof(WordBlock);
+        case Form::floats: break;
+    }
+    return sizeof(float);
 }
 int64_t block_columns(Form form) {
     static_assert(SplitBlock::columns == WordBlock::columns);
-    return form == Form::split || form == Form::words ? SplitBlock::columns : ActivationBlock::columns;
+    return form == Form::split || form == Form::words ? SplitBlock::columns : SuperActivations::columns;
 }
 
 bool same_form(const PackedMatrix& a, const PackedMatrix& b) {
@@ -67,8 +74,8 @@ void ActivationRows::put(int64_t token, int64_t column, const float* x, int64_t 
         uint8_t* to = first + token * stride + (column + k) / columns * step;
         const int64_t n = std::min(count - k, columns);
         switch (form) {
-            case Form::per_256: kernels->quantize_per_256(x + k, n, reinterpret_cast<ActivationBlock*>(to)); break;
-            case Form::per_32: kernels->quantize_per_32(x + k, n, reinterpret_cast<ActivationBlock*>(to)); break;
+            case Form::per_256: kernels->quantize_per_256(x + k, n, reinterpret_cast<SuperActivations*>(to)); break;
+            case Form::per_32: kernels->quantize_per_32(x + k, n, reinterpret_cast<BlockActivations*>(to)); break;
             case Form::split: kernels->split(x + k, n, reinterpret_cast<SplitBlock*>(to)); break;
             case Form::words: kernels->words(x + k, n, reinterpret_cast<WordBlock*>(to)); break;
             case Form::floats: std::memcpy(to, x + k, static_cast<size_t>(n) * sizeof(float)); break;

@@ -3,12 +3,12 @@
 // An instruction set is a struct `Lanes` (lanes_<set>.h) with
 //   rows, tile          R, and the most tokens for which the running sums fit its registers
 //   groups              row groups in the cache that are multiplied by many tokens at once, with scales of blocks
-//   point_tile, point_groups   the same for points, once they are numbers
 //   signed_bytes        whether products take 8-bit numbers with their sign
 //   Bytes, Ints, Floats vectors of 4 R bytes, R 32-bit integers, R floats, and the operations on them
 //   Products<bits>      sums of products of numbers of that many bits with activations: a Part takes `chain`
 //                       quads before it may overflow
 //   Sum, Scale          what Parts times scales are added up in, over a chunk
+//   starts              whether Parts may start with a sum of each row, and this is faster than subtracting it later
 // Integers are exact whatever their order, and float operations are the same in every tile: a token's results
 // do not depend on the tokens beside it.
 #pragma once
@@ -50,8 +50,9 @@ PUNA_INLINE void prefetch(const uint8_t* from, int bytes, PrefetchDistance dista
     if (distance.far) prefetch<2>(from, bytes, distance.far);
 }
 
-PUNA_INLINE const ActivationBlock* next_chunk(const ActivationBlock* a, int64_t step) {
-    return reinterpret_cast<const ActivationBlock*>(reinterpret_cast<const char*>(a) + step);
+template <class Block>
+PUNA_INLINE const Block* next_chunk(const Block* a, int64_t step) {
+    return reinterpret_cast<const Block*>(reinterpret_cast<const char*>(a) + step);
 }
 
 // Scales of two neighbouring groups of columns, [R][2].
@@ -64,10 +65,26 @@ PUNA_INLINE const uint8_t* scale_pairs(const uint8_t* chunk, int pair) {
     else return chunk + offsets_of(layout, Lanes::rows).scales() + 2 * Lanes::rows * pair;
 }
 
+// What the i-th sum of products with numbers of this excess starts with.
+template <class Lanes, int excess, int scaled>
+PUNA_INLINE typename Lanes::Ints start_of(const ActivationBlock<scaled>& a, int i) {
+    constexpr int shift = log2_of(excess) - log2_of(ActivationBlock<scaled>::excess);
+    if constexpr (excess == 0) return Lanes::splat(0);
+    else if constexpr (shift == 0) return Lanes::splat(a.minus_excess[i]);
+    // Shifting the vector is faster than multiplying before.
+    else if constexpr (shift > 0) return Lanes::template shift_ints_left<shift>(Lanes::splat(a.minus_excess[i]));
+    else return Lanes::template shift_signed_right<-shift>(Lanes::splat(a.minus_excess[i]));
+}
+
+// Whether the sums of a super-block's groups start so. Otherwise their excess is subtracted once they are scaled.
+template <class Lanes, Layout layout>
+constexpr bool starts_with_excess = Lanes::starts && excess<Lanes, layout> != 0 &&
+                                    format_of(layout).group == SuperActivations::summed;
+
 // Adds the products of block b of a super-block of G row groups, which are `stride` bytes apart, times their scales, to
 // the sums of T tokens; `odd` says whether b is.
 template <class Lanes, Layout layout, int T, int G, bool odd>
-PUNA_INLINE void add_super_block(const uint8_t* chunk, int64_t stride, int b, const ActivationBlock* const* a,
+PUNA_INLINE void add_super_block(const uint8_t* chunk, int64_t stride, int b, const SuperActivations* const* a,
                                  typename Lanes::Sum (*sums)[T], PrefetchDistance distance) {
     constexpr Format f = format_of(layout);
     constexpr Offsets offsets = offsets_of(layout, Lanes::rows);
@@ -87,8 +104,14 @@ PUNA_INLINE void add_super_block(const uint8_t* chunk, int64_t stride, int b, co
             numbers[g] = Products::prepare(quad<Lanes, layout, i>(low + g * stride, high + g * stride));
         }
         each_token<T>([&](auto t) __attribute__((always_inline)) {
+            typename Products::Part start;
+            if constexpr (first && starts_with_excess<Lanes, layout>) {
+                start = Products::from(start_of<Lanes, excess<Lanes, layout>>(*a[t], 2 * b + i / group));
+            } else if constexpr (first) {
+                start = Products::zero();
+            }
             for (int g = 0; g < G; g++) {
-                if constexpr (first) part[g][t] = Products::zero();
+                if constexpr (first) part[g][t] = start;
                 part[g][t] = Products::add(part[g][t], numbers[g], a[t]->q + 32 * b + 4 * i);
             }
         });
@@ -108,7 +131,7 @@ PUNA_INLINE void add_super_block(const uint8_t* chunk, int64_t stride, int b, co
 // Sums, over the groups of columns that share a scale, of T tokens' activations times factors: scales or mins, for
 // which factors(i) returns the i-th pairs [R][2].
 template <class Lanes, int group, bool is_signed, int T, class Factors>
-PUNA_INLINE void add_group_sums(Factors&& factors, const ActivationBlock* const* a, typename Lanes::Ints* sums) {
+PUNA_INLINE void add_group_sums(Factors&& factors, const SuperActivations* const* a, typename Lanes::Ints* sums) {
     each_token<T>([&](auto t) __attribute__((always_inline)) { sums[t] = Lanes::splat(0); });
     unrolled<128 / group>([&](auto pair) __attribute__((always_inline)) {
         const auto pairs = Lanes::template widen<is_signed>(factors(pair));
@@ -121,9 +144,9 @@ PUNA_INLINE void add_group_sums(Factors&& factors, const ActivationBlock* const*
 
 // Subtracts the numbers' excess from the sums of a super-block.
 template <class Lanes, Layout layout, int T>
-PUNA_INLINE void take_excess(const uint8_t* chunk, const ActivationBlock* const* a, typename Lanes::Sum* sums) {
+PUNA_INLINE void take_excess(const uint8_t* chunk, const SuperActivations* const* a, typename Lanes::Sum* sums) {
     constexpr int excess = puna::excess<Lanes, layout>;
-    if constexpr (excess != 0) {
+    if constexpr (excess != 0 && !starts_with_excess<Lanes, layout>) {
         constexpr Format f = format_of(layout);
         typename Lanes::Ints rest[T];
         const auto scales = [&](int pair) __attribute__((always_inline)) {
@@ -138,7 +161,7 @@ PUNA_INLINE void take_excess(const uint8_t* chunk, const ActivationBlock* const*
 
 // Adds a super-block to the totals, once its sums are complete.
 template <class Lanes, Layout layout, int T>
-PUNA_INLINE void finish_super_block(const uint8_t* chunk, const ActivationBlock* const* a,
+PUNA_INLINE void finish_super_block(const uint8_t* chunk, const SuperActivations* const* a,
                                     const typename Lanes::Sum* sums, typename Lanes::Floats* totals) {
     constexpr Format f = format_of(layout);
     typename Lanes::Floats d;
@@ -165,7 +188,7 @@ PUNA_INLINE void finish_super_block(const uint8_t* chunk, const ActivationBlock*
 // Adds the products of consecutive super-blocks of G row groups to the totals of T tokens, and advances `a` past them.
 // Only one group alone is prefetched: several are in the cache.
 template <class Lanes, Layout layout, int T, int G>
-PUNA_INLINE void add_super_blocks(const uint8_t* chunk, int64_t stride, int64_t count, const ActivationBlock** a,
+PUNA_INLINE void add_super_blocks(const uint8_t* chunk, int64_t stride, int64_t count, const SuperActivations** a,
                                   int64_t step, typename Lanes::Floats (*totals)[T], PrefetchDistance distance) {
     for (int64_t i = 0; i < count; i++, chunk += offsets_of(layout, Lanes::rows).super_block()) {
         typename Lanes::Sum sums[G][T];
@@ -175,6 +198,10 @@ PUNA_INLINE void add_super_blocks(const uint8_t* chunk, int64_t stride, int64_t 
         // A loop, because the code of eight blocks takes long to compile and much of the processor's cache.
         constexpr int together = format_of(layout).group == 32 ? 2 : 1;   // blocks that share a pair of scales
         for (int b = 0; b < 8; b += together) {
+            if constexpr (G > 1) {   // the next tile's activations
+                constexpr int bytes = T * sizeof(SuperActivations) / 8 * together;
+                prefetch(reinterpret_cast<const uint8_t*>(a[0] + T), bytes, b / together * bytes);
+            }
             add_super_block<Lanes, layout, T, G, false>(chunk, stride, b, a, sums, distance);
             if constexpr (together == 2) {
                 add_super_block<Lanes, layout, T, G, true>(chunk, stride, b + 1, a, sums, distance);
@@ -193,10 +220,10 @@ void super_product(const uint8_t* weights, int64_t stride, int64_t groups, int64
                    int64_t step, float* const* y, PrefetchDistance distance) {
     for (int64_t group = 0; group < groups; group++, weights += stride) {
         typename Lanes::Floats totals[1][T];
-        const ActivationBlock* a[T];
+        const SuperActivations* a[T];
         for (int t = 0; t < T; t++) {
             totals[0][t] = Lanes::splat(0.0f);
-            a[t] = static_cast<const ActivationBlock*>(x[t]);
+            a[t] = static_cast<const SuperActivations*>(x[t]);
         }
         add_super_blocks<Lanes, layout, T, 1>(weights, 0, columns / chunk_columns, a, step, totals, distance);
         for (int t = 0; t < T; t++) Lanes::store(y[t] + group * Lanes::rows, totals[0][t]);
@@ -206,7 +233,7 @@ void super_product(const uint8_t* weights, int64_t stride, int64_t groups, int64
 // Sums of the products of one block of 32 columns, of G row groups whose numbers are `stride` bytes apart, for T
 // tokens, without the numbers' excess.
 template <class Lanes, Layout layout, int T, int G>
-PUNA_INLINE void block_sums(const uint8_t* numbers, int64_t stride, const ActivationBlock* const* a, int b,
+PUNA_INLINE void block_sums(const uint8_t* numbers, int64_t stride, const BlockActivations* const* a, int b,
                             typename Lanes::Ints (*sums)[T]) {
     constexpr Offsets offsets = offsets_of(layout, Lanes::rows);
     constexpr int excess = puna::excess<Lanes, layout>;
@@ -214,10 +241,8 @@ PUNA_INLINE void block_sums(const uint8_t* numbers, int64_t stride, const Activa
     constexpr int chain = Products::chain < 8 ? Products::chain : 8;
     typename Products::Part part[G][T];
     each_token<T>([&](auto t) __attribute__((always_inline)) {
-        const auto sum = Lanes::splat(-a[t]->wide32[b]);   // shifting the vector is faster than multiplying before
-        for (int g = 0; g < G; g++) {
-            sums[g][t] = excess ? Lanes::template shift_ints_left<log2_of(excess)>(sum) : Lanes::splat(0);
-        }
+        const auto start = start_of<Lanes, excess>(*a[t], b);
+        for (int g = 0; g < G; g++) sums[g][t] = start;
     });
     unrolled<8>([&](auto index) __attribute__((always_inline)) {
         constexpr int i = decltype(index)::value;
@@ -239,15 +264,19 @@ PUNA_INLINE void block_sums(const uint8_t* numbers, int64_t stride, const Activa
 
 // Adds the products of block b of a chunk to the totals of T tokens.
 template <class Lanes, Layout layout, int T>
-PUNA_INLINE void finish_block(const uint8_t* factors, const uint8_t* mins, const ActivationBlock* const* a, int b,
+PUNA_INLINE void finish_block(const uint8_t* factors, const uint8_t* mins, const BlockActivations* const* a, int b,
                               const typename Lanes::Ints* sums, typename Lanes::Floats* totals) {
     const auto d = layout == Layout::mxfp4 ? Lanes::load_bfloats(factors) : Lanes::load_halves(factors);
+    typename Lanes::Floats m;
+    if constexpr (format_of(layout).mins) {
+        m = Lanes::mul(Lanes::load_halves(mins), Lanes::splat(1.0f / BlockActivations::excess));
+    }
     each_token<T>([&](auto t) __attribute__((always_inline)) {
         const auto da = Lanes::splat(a[t]->d[b]);
         totals[t] = Lanes::mul_add(Lanes::mul(d, da), Lanes::to_floats(sums[t]), totals[t]);
         if constexpr (format_of(layout).mins) {
-            const auto sum = Lanes::splat(static_cast<float>(a[t]->wide32[b]));
-            totals[t] = Lanes::mul_add(Lanes::mul(Lanes::load_halves(mins), da), sum, totals[t]);
+            const auto minus_excess = Lanes::splat(static_cast<float>(a[t]->minus_excess[b]));
+            totals[t] = Lanes::neg_mul_add(Lanes::mul(m, da), minus_excess, totals[t]);
         }
     });
 }
@@ -259,10 +288,10 @@ PUNA_INLINE void multiply_groups(const uint8_t* weights, int64_t stride, int64_t
                                  int64_t step, float* const* y, int64_t first_row, PrefetchDistance distance) {
     constexpr Offsets offsets = offsets_of(layout, Lanes::rows);
     typename Lanes::Floats totals[G][T];
-    const ActivationBlock* a[T];
+    const BlockActivations* a[T];
     for (int t = 0; t < T; t++) {
         for (int g = 0; g < G; g++) totals[g][t] = Lanes::splat(0.0f);
-        a[t] = static_cast<const ActivationBlock*>(x[t]);
+        a[t] = static_cast<const BlockActivations*>(x[t]);
     }
     const uint8_t* factors = weights;
     for (int64_t k = 0; k < columns; k += chunk_columns) {

@@ -13,20 +13,20 @@ void add_quantize(MatrixKernels& kernels);   // activations
 void add_words(MatrixKernels& kernels);      // activations as 16-bit integers
 void add_super_blocks(MatrixKernels& kernels);
 void add_blocks(MatrixKernels& kernels);
-void add_points(MatrixKernels& kernels);
+void add_expanded(MatrixKernels& kernels);
 void add_floats(MatrixKernels& kernels);
 }  // namespace avx2
 
 namespace avx_vnni {
 void add_super_blocks(MatrixKernels& kernels);
 void add_blocks(MatrixKernels& kernels);
-void add_points(MatrixKernels& kernels);
+void add_expanded(MatrixKernels& kernels);
 }  // namespace avx_vnni
 
 namespace avx512 {
 void add_super_blocks(MatrixKernels& kernels);
 void add_blocks(MatrixKernels& kernels);
-void add_points(MatrixKernels& kernels);
+void add_expanded(MatrixKernels& kernels);
 void add_floats(MatrixKernels& kernels);
 }  // namespace avx512
 
@@ -40,14 +40,14 @@ namespace neon {
 void add_quantize(MatrixKernels& kernels);   // activations
 void add_super_blocks(MatrixKernels& kernels);
 void add_blocks(MatrixKernels& kernels);
-void add_points(MatrixKernels& kernels);
+void add_expanded(MatrixKernels& kernels);
 void add_floats(MatrixKernels& kernels);
 }  // namespace neon
 
 namespace dotprod {
 void add_super_blocks(MatrixKernels& kernels);
 void add_blocks(MatrixKernels& kernels);
-void add_points(MatrixKernels& kernels);
+void add_expanded(MatrixKernels& kernels);
 }  // namespace dotprod
 
 }  // namespace puna

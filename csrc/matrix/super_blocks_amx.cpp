@@ -15,7 +15,7 @@ PUNA_INLINE __m512i doubled(__m512i low) { return _mm512_or_si512(_mm512_slli_ep
 
 template <Layout layout>
 struct SuperBlocks {
-    using Activation = ActivationBlock;
+    using Activation = SuperActivations;
     static constexpr int tokens = 32, steps = 4, quads_per_step = 16;
     static constexpr Offsets offsets = offsets_of(layout, R);
     // Small unsigned numbers times half a scale's bits still fit a byte, so the scale is split. Other numbers are
@@ -93,7 +93,7 @@ struct SuperBlocks {
     static PUNA_INLINE void multiply(const Job<SuperBlocks>& job, int step) {
         constexpr int sums = sums_tile + 2 * half;
         if (job.tokens <= tile_tokens * half) return;
-        load_tile<tokens_tile + half>(job.x[tile_tokens * half].q + 64 * step, sizeof(ActivationBlock));
+        load_tile<tokens_tile + half>(job.x[tile_tokens * half].q + 64 * step, sizeof(SuperActivations));
         multiply_tiles<!split_scales, sums, tokens_tile + half, numbers_tile>();
         if constexpr (planes == 2) multiply_tiles<!split_scales, sums + 1, tokens_tile + half, numbers_tile + 1>();
     }
@@ -109,7 +109,7 @@ struct SuperBlocks {
     // Adds the sums of 8 tokens to their totals.
     static PUNA_INLINE void finish(const Job<SuperBlocks>& job, int from) {
         if (job.tokens <= from) return;
-        const ActivationBlock* a[8];
+        const SuperActivations* a[8];
         __m512i sums[8];
         __m512 totals[8];
         each_token<8>([&](auto t) __attribute__((always_inline)) {

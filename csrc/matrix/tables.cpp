@@ -27,14 +27,14 @@ const MatrixKernels& matrix_kernels(CpuLevel level) {
         case CpuLevel::avx2: {
             static const MatrixKernels kernels =
                 table(8, prefetch, avx2::add_quantize, avx2::add_words, avx2::add_super_blocks, avx2::add_blocks,
-                      avx2::add_points, avx2::add_floats);
+                      avx2::add_expanded, avx2::add_floats);
             return kernels;
         }
 #if defined(PUNA_WITH_AVX_VNNI)
         case CpuLevel::avx_vnni: {
             static const MatrixKernels kernels =
                 table(8, prefetch, avx2::add_quantize, avx2::add_words, avx_vnni::add_super_blocks,
-                      avx_vnni::add_blocks, avx_vnni::add_points, avx2::add_floats);
+                      avx_vnni::add_blocks, avx_vnni::add_expanded, avx2::add_floats);
             return kernels;
         }
 #endif
@@ -42,7 +42,7 @@ const MatrixKernels& matrix_kernels(CpuLevel level) {
         case CpuLevel::avx512: {
             static const MatrixKernels kernels =
                 table(16, prefetch, avx2::add_quantize, avx2::add_words, avx512::add_super_blocks,
-                      avx512::add_blocks, avx512::add_points, avx512::add_floats);
+                      avx512::add_blocks, avx512::add_expanded, avx512::add_floats);
             return kernels;
         }
 #endif
@@ -65,14 +65,14 @@ const MatrixKernels& matrix_kernels(CpuLevel level) {
         case CpuLevel::neon: {
             static const MatrixKernels kernels =
                 table(8, prefetch_with_hardware, neon::add_quantize, neon::add_super_blocks, neon::add_blocks,
-                      neon::add_points, neon::add_floats);
+                      neon::add_expanded, neon::add_floats);
             return kernels;
         }
 #if defined(PUNA_WITH_DOTPROD)
         case CpuLevel::dotprod: {
             static const MatrixKernels kernels =
                 table(8, prefetch_with_hardware, neon::add_quantize, dotprod::add_super_blocks, dotprod::add_blocks,
-                      dotprod::add_points, neon::add_floats);
+                      dotprod::add_expanded, neon::add_floats);
             return kernels;
         }
 #endif

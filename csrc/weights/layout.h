@@ -27,7 +27,9 @@ namespace puna {
 // The layouts, each with its own kernels. A quantised one is named after its type in the file.
 enum class Layout : int {
     f32, f16, bf16, q4_k, q5_k, q6_k, q2_k, q3_k, iq4_xs, q8_0, q4_0, q4_1, q5_0, q5_1, iq4_nl, mxfp4, ternary,
-    iq2_xxs, iq2_xs, iq2_s, iq3_xxs, iq3_s, iq1_s, iq1_m, count
+    iq2_xxs, iq2_xs, iq2_s, iq3_xxs, iq3_s, iq1_s, iq1_m, count,
+    // Not of matrices: what products for many tokens make of other layouts.
+    q5_k_bytes, q6_k_bytes, q3_k_bytes
 };
 
 constexpr int layout_count = static_cast<int>(Layout::count);
@@ -60,6 +62,12 @@ constexpr Format format_of_points(Grid grid, int group) {
     return {8, 0, Codebook::none, false, shape_of(grid).excess, true, group, false, false, true, grid};
 }
 
+// The same format with numbers of 8 bits.
+constexpr Format as_bytes(Format format) {
+    format.low_bits = 8, format.high_bits = 0;
+    return format;
+}
+
 constexpr Format format_of(Layout layout) {
     switch (layout) {
         case Layout::q4_k: return {4, 0, Codebook::none, false, 0, true, 32, false, true};
@@ -85,6 +93,9 @@ constexpr Format format_of(Layout layout) {
         case Layout::iq3_s: return format_of_points(Grid::iq3_s, 32);
         case Layout::iq1_s: return format_of_points(Grid::iq1, 32);
         case Layout::iq1_m: return format_of_points(Grid::iq1, 16);
+        case Layout::q5_k_bytes: return as_bytes(format_of(Layout::q5_k));
+        case Layout::q6_k_bytes: return as_bytes(format_of(Layout::q6_k));
+        case Layout::q3_k_bytes: return as_bytes(format_of(Layout::q3_k));
         default: return {};
     }
 }
@@ -114,15 +125,19 @@ struct Offsets {
 
 constexpr Offsets offsets_of(Layout layout, int rows) { return {rows, format_of(layout)}; }
 
-// The first layout of points that converts to the same numbers: they share products.
-constexpr Layout numbers_of(Layout points) {
-    const Format format = format_of(points);
+// The layout of the bytes that products convert numbers or points to. Points that convert to the same numbers share
+// the first one's products.
+constexpr Layout bytes_of(Layout layout) {
+    if (layout == Layout::q5_k) return Layout::q5_k_bytes;
+    if (layout == Layout::q6_k) return Layout::q6_k_bytes;
+    if (layout == Layout::q3_k) return Layout::q3_k_bytes;
+    const Format format = format_of(layout);
     for (int i = 0; i < layout_count; i++) {
         const Format other = format_of(static_cast<Layout>(i));
         const bool same = other.excess == format.excess && other.group == format.group;
         if (same && other.grid != Grid::none) return static_cast<Layout>(i);
     }
-    return points;
+    return layout;
 }
 
 // Positions of packed points: scales and sections from the start of a chunk, the rest from the start of a section.

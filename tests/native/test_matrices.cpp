@@ -221,7 +221,7 @@ void test_kind(const Kind& kind) {
     const int step = plain ? 1 : block_type(kind.type)->elements;
     // An odd number of rows, several groups of rows, and a partial chunk of 256 columns where the type allows one.
     const int64_t shapes[][2] = {{1, step}, {13, plain ? 300 : step == 32 ? 544 : 768}, {67, 512}};
-    constexpr int most = 33;
+    constexpr int most = 98;
     for (const auto& [rows, columns] : shapes) {
         const std::string name = std::string(kind.name) + " " + std::to_string(rows) + "x" + std::to_string(columns);
         Random random(static_cast<uint64_t>(kind.type) * 1000 + static_cast<uint64_t>(rows));
@@ -233,7 +233,7 @@ void test_kind(const Kind& kind) {
         check_unpacking(matrix, name);
         const std::vector<float> together = multiply(matrix.packed, x.data(), most);
         check_values(matrix, x.data(), most, together.data(), name);
-        for (const int tokens : {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 31}) {
+        for (const int tokens : {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 31, 97}) {
             const int first = most - tokens;   // vary the place in a tile
             const std::vector<float> alone = multiply(matrix.packed, x.data() + first * columns, tokens);
             check(same_bits(alone.data(), together.data() + first * rows, tokens * rows),

@@ -33,7 +33,7 @@ _native = pytest.importorskip("puna._native", reason=NOT_BUILT)
 
 pytestmark = pytest.mark.kernels_of("linear")
 
-BATCHES = (0, 1, 2, 3, 5, 8, 9, 16, 27, 33)
+BATCHES = (0, 1, 2, 3, 5, 8, 9, 16, 27, 33, 98)
 PER_256 = {kind for kind in BLOCK_TYPES if kind.block_size == 256}
 
 

@@ -1,9 +1,12 @@
-// Products of points (weights/points.h) with 8-bit activations, for any layout of points and any instruction set.
+// Products of weights that are converted to 8-bit numbers first, the form that add_super_blocks reads, for any
+// instruction set: always of points (weights/points.h), and of numbers whose bits lie in two planes if there are many
+// tokens.
 //
-// A few chunks at a time are converted to 8-bit numbers in the nearest cache, the form that add_super_blocks reads:
-// once for all tokens, also if there is only one.
+// A few chunks at a time are converted in the nearest cache, once for all tokens.
 //
 // Besides the members in quantized_product.h, `Lanes` has
+//   expanded_tile, expanded_groups         tokens and row groups multiplied together, if there are many tokens
+//   expanded_from                          the number of tokens from which converting numbers pays, or 0
 //   load_words<bytes>(p)                   a word of each row as an integer
 //   look_up<grid>(table, i, j, quads)      the digits, as quads of columns, of the points that i selects, then j
 #pragma once
@@ -77,11 +80,12 @@ PUNA_INLINE void expand_section(const PointTable& table, const uint8_t* section,
     });
 }
 
-// Converts a chunk to 8-bit numbers.
+// Converts a chunk of points to 8-bit numbers.
 template <class Lanes, Layout layout>
-PUNA_INLINE void expand(const PointTable& table, const uint8_t* packed, uint8_t* chunk, PrefetchDistance distance) {
+PUNA_INLINE void expand_points(const PointTable& table, const uint8_t* packed, uint8_t* chunk,
+                               PrefetchDistance distance) {
     constexpr PointOffsets from = point_offsets_of(layout, Lanes::rows);
-    constexpr Offsets to = offsets_of(layout, Lanes::rows);
+    constexpr Offsets to = offsets_of(bytes_of(layout), Lanes::rows);
     constexpr int R = Lanes::rows;
     prefetch(packed, from.sections(), distance);
     const auto d = Lanes::mul(Lanes::load_halves(packed), Lanes::splat(shape_of(from.format.grid).unit));
@@ -98,18 +102,37 @@ PUNA_INLINE void expand(const PointTable& table, const uint8_t* packed, uint8_t*
     }
 }
 
+// Converts a chunk of numbers to 8-bit ones.
+template <class Lanes, Layout layout>
+PUNA_INLINE void expand_numbers(const uint8_t* packed, uint8_t* chunk, PrefetchDistance distance) {
+    constexpr Offsets from = offsets_of(layout, Lanes::rows), to = offsets_of(bytes_of(layout), Lanes::rows);
+    static_assert(from.numbers() == to.numbers());
+    prefetch(packed, from.numbers(), distance);
+    __builtin_memcpy(chunk, packed, from.numbers());
+    for (int b = 0; b < 8; b++) {
+        const uint8_t* low = packed + from.numbers() + b * from.low_plane();
+        const uint8_t* high = packed + from.high_numbers() + b * (from.planes() - from.low_plane());
+        uint8_t* numbers = chunk + to.numbers() + b * to.planes();
+        prefetch(packed + from.numbers() + b * from.planes(), from.planes(), distance);
+        unrolled<8>([&](auto index) __attribute__((always_inline)) {
+            constexpr int i = decltype(index)::value;
+            Lanes::store_bytes(numbers + i * 4 * Lanes::rows, quad<Lanes, layout, i>(low, high));
+        });
+    }
+}
+
 // Adds the products of `count` chunks of G row groups, which are `stride` bytes apart, to y; the first chunk overwrites
 // it.
 template <class Lanes, Layout layout, int T, int G>
 void add_chunks(const uint8_t* chunks, int64_t stride, int64_t count, bool first, const void* const* x, int64_t offset,
                 int64_t step, float* const* y, int64_t row) {
     typename Lanes::Floats totals[G][T];
-    const ActivationBlock* a[T];
+    const SuperActivations* a[T];
     for (int t = 0; t < T; t++) {
         for (int g = 0; g < G; g++) {
             totals[g][t] = first ? Lanes::splat(0.0f) : Lanes::load_floats(y[t] + row + g * Lanes::rows);
         }
-        a[t] = reinterpret_cast<const ActivationBlock*>(static_cast<const char*>(x[t]) + offset);
+        a[t] = reinterpret_cast<const SuperActivations*>(static_cast<const char*>(x[t]) + offset);
     }
     add_super_blocks<Lanes, layout, T, G>(chunks, stride, count, a, step, totals, {});
     for (int t = 0; t < T; t++) {
@@ -118,42 +141,74 @@ void add_chunks(const uint8_t* chunks, int64_t stride, int64_t count, bool first
 }
 
 template <class Lanes, Layout layout, int G, int... T>
-constexpr auto tiles_of_points(std::integer_sequence<int, T...>) {
+constexpr auto tiles_of_chunks(std::integer_sequence<int, T...>) {
     struct Tiles {
         decltype(&add_chunks<Lanes, layout, 1, 1>) of[sizeof...(T)];
     };
     return Tiles{{add_chunks<Lanes, layout, T + 1, G>...}};
 }
 
+// Fetches `count` rows of chunks, `stride` bytes apart, into the second-level cache, a part at each of `steps`.
+class ChunkPrefetcher {
+public:
+    ChunkPrefetcher(const uint8_t* first, int64_t stride, int64_t count, int64_t bytes, int64_t steps)
+        : first_(first), stride_(stride), lines_((bytes + 63) / 64), left_(count * lines_),
+          each_((left_ + steps - 1) / steps) {}
+
+    PUNA_INLINE void prefetch() {
+        for (int64_t i = 0; i < each_ && left_ > 0; i++, left_--) {
+            __builtin_prefetch(first_ + 64 * line_, 0, 2);
+            if (++line_ == lines_) line_ = 0, first_ += stride_;
+        }
+    }
+
+private:
+    const uint8_t* first_;
+    int64_t stride_, lines_, left_, each_, line_ = 0;
+};
+
 // A WideFunction.
 template <class Lanes, Layout layout>
-void points_product(const uint8_t* weights, int64_t stride, int64_t groups, int64_t columns, const void* const* x,
-                    int64_t step, float* const* y, int64_t tokens, uint8_t* room, PrefetchDistance distance) {
-    constexpr int64_t packed = point_offsets_of(layout, Lanes::rows).chunk();
-    constexpr Layout numbers = numbers_of(layout);
-    constexpr int64_t expanded = offsets_of(numbers, Lanes::rows).super_block();
-    constexpr int G = Lanes::point_groups;
-    constexpr auto single = tiles_of_points<Lanes, numbers, 1>(std::make_integer_sequence<int, Lanes::tile>());
-    constexpr auto joint = tiles_of_points<Lanes, numbers, G>(std::make_integer_sequence<int, Lanes::point_tile>());
-    const PointTable& table = point_table(format_of(layout).grid);
+void expanded_product(const uint8_t* weights, int64_t stride, int64_t groups, int64_t columns, const void* const* x,
+                      int64_t step, float* const* y, int64_t tokens, uint8_t* room, PrefetchDistance distance) {
+    constexpr Grid grid = format_of(layout).grid;
+    constexpr int64_t packed = grid == Grid::none ? offsets_of(layout, Lanes::rows).super_block()
+                                                  : point_offsets_of(layout, Lanes::rows).chunk();
+    constexpr Layout bytes = bytes_of(layout);
+    constexpr int64_t expanded = offsets_of(bytes, Lanes::rows).super_block();
+    constexpr int G = Lanes::expanded_groups;
+    constexpr auto single = tiles_of_chunks<Lanes, bytes, 1>(std::make_integer_sequence<int, Lanes::tile>());
+    constexpr auto joint = tiles_of_chunks<Lanes, bytes, G>(std::make_integer_sequence<int, Lanes::expanded_tile>());
+    const auto expand = [&](const uint8_t* from, uint8_t* to, PrefetchDistance ahead) {
+        if constexpr (grid == Grid::none) expand_numbers<Lanes, layout>(from, to, ahead);
+        else expand_points<Lanes, layout>(point_table(grid), from, to, ahead);
+    };
     // Few tokens: one pass over the weights. More: G row groups at a time for each tile of tokens.
     constexpr int few = 4, most = 6;   // chunks
     static_assert(most % G == 0 && most * expanded <= wide_room);
     const bool once = tokens <= Lanes::tile;
     const int64_t together = once ? 1 : G, length = once ? few : most / G;
-    const int64_t tile = once ? Lanes::tile : Lanes::point_tile, chunks = columns / chunk_columns;
+    const int64_t tile = once ? Lanes::tile : Lanes::expanded_tile, chunks = columns / chunk_columns;
     for (int64_t first = 0; first < groups; first += together) {
         const int64_t count = groups - first < together ? groups - first : together;
         int64_t c = 0;
         do {
             const int64_t here = chunks - c < length ? chunks - c : length;
+            const bool fetched = !once && (first > 0 || c > 0);   // while the previous chunks were multiplied
             for (int64_t g = 0; g < count; g++) {
                 for (int64_t i = 0; i < here; i++) {
-                    expand<Lanes, layout>(table, weights + (first + g) * stride + (c + i) * packed,
-                                          room + (g * length + i) * expanded, distance);
+                    expand(weights + (first + g) * stride + (c + i) * packed, room + (g * length + i) * expanded,
+                           fetched ? PrefetchDistance{} : distance);
                 }
             }
+            // The next chunks: of the same row groups, or the first ones of the next.
+            const int64_t following = c + length < chunks ? first : first + together;
+            const int64_t from = c + length < chunks ? c + length : 0;
+            const int64_t left = groups - following < together ? groups - following : together;
+            ChunkPrefetcher next(weights + following * stride + from * packed, stride, once || left < 0 ? 0 : left,
+                                 (chunks - from < length ? chunks - from : length) * packed, (tokens + tile - 1) / tile);
             for (int64_t t = 0; t < tokens; t += tile) {
+                next.prefetch();
                 const int64_t n = tokens - t < tile ? tokens - t : tile;
                 const auto multiply = [&](const auto& tiles, int64_t g) {
                     tiles.of[n - 1](room + g * length * expanded, length * expanded, here, c == 0, x + t, c * step, step,
@@ -169,16 +224,30 @@ void points_product(const uint8_t* weights, int64_t stride, int64_t groups, int6
     }
 }
 
+template <class Lanes, Layout layout>
+void set_expanded(MatrixKernels& kernels, int from) {
+    constexpr int index = static_cast<int>(layout);
+    kernels.wide[index] = expanded_product<Lanes, layout>;
+    kernels.wide_from[index] = from;
+}
+
 // Fills in the table's products of points.
 template <class Lanes, int index = 0>
 void set_points(MatrixKernels& kernels) {
     if constexpr (index < layout_count) {
         constexpr Layout layout = static_cast<Layout>(index);
-        if constexpr (format_of(layout).grid != Grid::none) {
-            kernels.wide[index] = points_product<Lanes, layout>;
-            kernels.wide_from[index] = 1;
-        }
+        if constexpr (format_of(layout).grid != Grid::none) set_expanded<Lanes, layout>(kernels, 1);
         set_points<Lanes, index + 1>(kernels);
+    }
+}
+
+// Fills in the products of numbers for many tokens.
+template <class Lanes>
+void set_expanded_numbers(MatrixKernels& kernels) {
+    if constexpr (Lanes::expanded_from > 0) {
+        set_expanded<Lanes, Layout::q5_k>(kernels, Lanes::expanded_from);
+        set_expanded<Lanes, Layout::q6_k>(kernels, Lanes::expanded_from);
+        set_expanded<Lanes, Layout::q3_k>(kernels, Lanes::expanded_from);
     }
 }
 
