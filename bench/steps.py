@@ -174,25 +174,28 @@ def measure(
     return min(totals[1:]), {name: min(values[1:]) for name, values in parts.items()}
 
 
-def bounded(case: Case, steps: int, repetitions: int) -> Row:
-    """Return the run of one stream with the median share of the bandwidth, measured before and after it."""
-    path, threads = random_model(case.shape, case.mix), default_backend().threads()
-    size, dice, runs = roofline.need(path).decode_bytes(1, PROMPT + steps / 2), random.Random(7), list[Row]()
-    with closing(Engine(load_model(path), EngineSizes(context=PROMPT + steps + 2, parallel=1))) as engine:
+def bounded(case: Case, streams: int, machine: roofline.Machine, steps: int, repetitions: int) -> Row:
+    """Return the run with the median share of its bound; bandwidth is measured before and after each."""
+    path, dice, runs = random_model(case.shape, case.mix), random.Random(7), list[Row]()
+    need, depth = roofline.need(path), PROMPT + steps / 2
+    multiplying_s = need.multiplying_s(streams, streams * depth, streams, machine) if streams > 1 else 0.0
+    sizes = EngineSizes(context=PROMPT + steps + 2, parallel=streams)
+    with closing(Engine(load_model(path), sizes)) as engine:
         for _ in range(repetitions + 1):
-            run, watch = decode(engine, 1, steps, dice), Stopwatch(time.perf_counter)
+            run, watch = decode(engine, streams, steps, dice), Stopwatch(time.perf_counter)
             next(run)
-            read, began = roofline.read_bandwidth(threads), time.perf_counter()
+            read, began = roofline.read_bandwidth(machine.threads), time.perf_counter()
             with watching(engine, watch):
                 next(run)
             total = (time.perf_counter() - began) / steps
-            read = (read + roofline.read_bandwidth(threads)) / 2
+            read = (read + roofline.read_bandwidth(machine.threads)) / 2
             kernels = {
                 name.removeprefix("kernel "): seconds / steps
                 for name, seconds in watch.seconds.items()
                 if name.startswith("kernel")
             }
-            runs.append(Row(case.name, total, size, read, kernels))
+            size = need.decode_bytes(streams, depth)
+            runs.append(Row(case.name, total, size, read, kernels, streams, multiplying_s))
     return sorted(runs[1:], key=lambda row: row.least_s / row.step_s)[repetitions // 2]
 
 
@@ -226,11 +229,13 @@ def main() -> None:
             found = measure(engine, chosen.streams, chosen.steps, chosen.repetitions, clock)
         show(chosen.model, *found, chosen.streams)
         return
-    rows = []
-    for case in (*CASES, *ARCHITECTURES):
-        if any(test.kind == "decode" and test.streams == 1 and not test.depth for test in case.tests):
-            rows.append(bounded(case, chosen.steps, chosen.repetitions))
-            print(line(rows[-1]), flush=True)
+    rows, machine = list[Row](), roofline.measure(default_backend().threads())
+    for streams in (1, 8):
+        for case in (*CASES, *ARCHITECTURES):
+            tests = (test for test in case.tests if test.kind == "decode" and not test.depth)
+            if streams in (test.streams for test in tests):
+                rows.append(bounded(case, streams, machine, chosen.steps, chosen.repetitions))
+                print(line(rows[-1]), flush=True)
     if chosen.output:
         REPORT.write(Run(processor(), default_backend().threads(), rows), chosen.output)
 
