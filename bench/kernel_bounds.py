@@ -25,7 +25,7 @@ from puna.gguf import GGMLType
 from puna.ops import default_backend
 
 TYPES = ("Q4_K", "Q5_K", "Q6_K", "Q2_K", "Q3_K", "IQ4_XS", "Q8_0", "Q4_0", "Q5_0", "IQ4_NL", "MXFP4")
-COLUMNS, TOKENS, SOME_ROWS, MORE_ROWS = 2048, 64, 16, 528
+COLUMNS, TOKENS, SOME_ROWS, MORE_ROWS = 2048, 256, 16, 528
 
 
 def prompt_rate(kind: GGMLType) -> float:
