@@ -159,6 +159,25 @@ ENDLESS = {
 }  # fmt: skip
 
 
+@contextmanager
+def answering(http: httpx.Client, proxy: Proxy) -> Iterator[None]:
+    """Send a request whose answer does not end, and keep it in the block once its first piece is here.
+
+    Caddy 2.6 sometimes closes its connection to a server whose answer begins at once: caddyserver/caddy#5431.
+    Then its log says so, and the request is sent again.
+    """
+    lost = "aborting with incomplete response"
+    while True:
+        losses = proxy.log.read_text().count(lost)
+        with http.stream("POST", "/api/generate", json=ENDLESS) as reply:
+            assert reply.status_code == 200, proxy.log.read_text()
+            pieces = reply.iter_raw()  # kept, since the connection closes with it
+            if next(pieces, None) is not None:
+                yield
+                return
+        assert losses < proxy.log.read_text().count(lost) <= 5, proxy.log.read_text()
+
+
 def test_pieces_of_a_stream_arrive_while_the_rest_is_held_back(
     server: Server, proxy: Proxy, held: HeldRunners
 ) -> None:
@@ -177,10 +196,7 @@ def test_pieces_of_a_stream_arrive_while_the_rest_is_held_back(
 
 def test_client_that_leaves_ends_its_request(server: Server, proxy: Proxy) -> None:
     with proxy.client() as http:
-        with http.stream("POST", "/api/generate", json=ENDLESS) as reply:
-            assert reply.status_code == 200, proxy.log.read_text()
-            pieces = reply.iter_raw()  # kept, since the connection closes with it
-            next(pieces)
+        with answering(http, proxy):
             assert len(server.running_requests()) == 1
         wait_until(lambda: server.running_requests() == [], "the request to end")
 
@@ -195,14 +211,10 @@ def test_large_files_are_uploaded(server: Server, proxy: Proxy) -> None:
 
 def test_clients_have_their_own_addresses_and_no_others(server: Server, proxy: Proxy) -> None:
     with proxy.client("127.0.0.2", **{"X-Forwarded-For": "192.0.2.9"}) as http, server.http as inside:
-        with http.stream("POST", "/api/generate", json=ENDLESS) as reply:
-            assert reply.status_code == 200, proxy.log.read_text()
-            pieces = reply.iter_raw()  # kept, since the connection closes with it
-            next(pieces)
-            with inside.stream("GET", "/api/puna/live") as live:
-                for line in live.iter_lines():
-                    if line.startswith("data: ") and (seen := json.loads(line[6:])["requests"]):
-                        break
+        with answering(http, proxy), inside.stream("GET", "/api/puna/live") as live:
+            for line in live.iter_lines():
+                if line.startswith("data: ") and (seen := json.loads(line[6:])["requests"]):
+                    break
         assert [request["client"] for request in seen] == ["127.0.0.2"]
         wait_until(lambda: server.running_requests() == [], "the request to end")
 
