@@ -175,7 +175,7 @@ bench-prompt-cache: .venv/installed ## measure how soon a conversation goes on a
 bench-kernels: .venv/installed ## hold the matrix kernels against what bounds them
 	$(BIN)/python bench/kernel_bounds.py --output docs
 
-bench-steps: .venv/installed ## divide the time of decode steps among kernels, beside what memory allows
+bench-steps: .venv/installed ## divide the time of decode steps among kernels, beside what the machine allows
 	$(BIN)/python bench/steps.py --output docs
 
 bench-sampling: .venv-peers/installed ## measure what drawing a token costs, beside llama.cpp

@@ -27,6 +27,7 @@ from report import processor
 from rows import ARCHITECTURES, CASES, Case
 from steps_report import REPORT, Row, Run, line
 
+from puna import _native
 from puna.engine import executor as executor_module
 from puna.engine.answers import Answers
 from puna.engine.engine import Engine
@@ -178,7 +179,9 @@ def bounded(case: Case, streams: int, machine: roofline.Machine, steps: int, rep
     """Return the run with the median share of its bound; bandwidth is measured before and after each."""
     path, dice, runs = random_model(case.shape, case.mix), random.Random(7), list[Row]()
     need, depth = roofline.need(path), PROMPT + steps / 2
-    multiplying_s = need.multiplying_s(streams, streams * depth, streams, machine) if streams > 1 else 0.0
+    size = need.decode_bytes(streams, depth)
+    known = streams > 1 and _native.cpu_level() == "avx512"  # as in `peers`
+    multiplying_s = need.multiplying_s(streams, streams * depth, streams, machine) if known else 0.0
     sizes = EngineSizes(context=PROMPT + steps + 2, parallel=streams)
     with closing(Engine(load_model(path), sizes)) as engine:
         for _ in range(repetitions + 1):
@@ -194,7 +197,6 @@ def bounded(case: Case, streams: int, machine: roofline.Machine, steps: int, rep
                 for name, seconds in watch.seconds.items()
                 if name.startswith("kernel")
             }
-            size = need.decode_bytes(streams, depth)
             runs.append(Row(case.name, total, size, read, kernels, streams, multiplying_s))
     return sorted(runs[1:], key=lambda row: row.least_s / row.step_s)[repetitions // 2]
 
@@ -230,14 +232,14 @@ def main() -> None:
         show(chosen.model, *found, chosen.streams)
         return
     rows, machine = list[Row](), roofline.measure(default_backend().threads())
-    for streams in (1, 8):
-        for case in (*CASES, *ARCHITECTURES):
-            tests = (test for test in case.tests if test.kind == "decode" and not test.depth)
-            if streams in (test.streams for test in tests):
-                rows.append(bounded(case, streams, machine, chosen.steps, chosen.repetitions))
+    for case in (*CASES, *ARCHITECTURES):
+        for test in case.tests:
+            if test.kind == "decode" and not test.depth:
+                rows.append(bounded(case, test.streams, machine, chosen.steps, chosen.repetitions))
                 print(line(rows[-1]), flush=True)
+    rows.sort(key=lambda row: row.streams)
     if chosen.output:
-        REPORT.write(Run(processor(), default_backend().threads(), rows), chosen.output)
+        REPORT.write(Run(processor(), machine.threads, rows), chosen.output)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ class Row:
     read: float  # bytes per second of all threads, measured beside it
     kernels: dict[str, float]
     streams: int = 1
-    multiplying_s: float = 0.0  # the least seconds of its multiplications
+    multiplying_s: float = 0.0  # the least seconds of its multiplications, if known
 
     @property
     def name(self) -> str:
