@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fuzz.case import SANITIZED
 from tests.fuzz.invented import OWN, TRANSCRIBING, invented
 from tests.gguf import gguf_bytes
 
@@ -92,6 +93,7 @@ SAMPLE = [
 @pytest.mark.skipif(
     os.environ.get("PUNA_OPS") == "gpu", reason="caches on a GPU take address space of its driver"
 )
+@pytest.mark.skipif(SANITIZED, reason="sanitizers take terabytes of address space")
 @pytest.mark.parametrize(
     ("context", "names"),
     [
