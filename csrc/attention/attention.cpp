@@ -16,11 +16,11 @@ constexpr int blocks_per_thread = 4;
 
 int chunks_of(const AttentionBlock& block) { return block.end_chunk() - block.first_chunk(); }
 
-// The most rows of a block. A tile of keys is transposed once for all of them, but too many rows leave threads idle.
+// The most rows of a block. Keys and values are unpacked once for all of them, but too many rows leave threads idle.
 int max_rows(const AttentionCall& call) {
-    int vectors = attention_vectors;
+    int vectors = attention_kernels().keeps_chunk(call) ? attention_vectors : attention_tile_vectors;
     const int64_t all = int64_t(call.rows) * call.heads, wanted = blocks_per_thread * thread_count();
-    while (vectors > attention_vectors / 4 && all / vectors < wanted) vectors /= 2;
+    while (vectors > attention_tile_vectors / 4 && all / vectors < wanted) vectors /= 2;
     return std::max(1, vectors / call.group());
 }
 
@@ -99,6 +99,7 @@ void attend_blocks(const AttentionCall& call, const AttentionKernels& kernel,
         const int64_t size = state_size(call, vectors);
         float* memory = scratch(2 * size + attention_scratch(call, vectors));
         const AttentionState total = state_at(memory, vectors), part = state_at(memory + size, vectors);
+        kernel.start(call, block, memory + 2 * size);
         kernel.chunk(call, block, block.first_chunk(), total, memory + 2 * size);
         for (int chunk = block.first_chunk() + 1; chunk < block.end_chunk(); chunk++) {
             kernel.chunk(call, block, chunk, part, memory + 2 * size);
@@ -131,8 +132,9 @@ void attend_chunks(const AttentionCall& call, const AttentionKernels& kernel,
         const Part& part = parts[index];
         const AttentionBlock& block = blocks[part.block];
         const int vectors = vectors_of(call, block);
-        kernel.chunk(call, block, part.chunk, state_at(states + part.state, vectors),
-                     scratch(attention_scratch(call, vectors)));
+        float* memory = scratch(attention_scratch(call, vectors));
+        kernel.start(call, block, memory);
+        kernel.chunk(call, block, part.chunk, state_at(states + part.state, vectors), memory);
     });
     for (size_t b = 0; b < blocks.size(); b++) {
         const int vectors = vectors_of(call, blocks[b]);

@@ -16,8 +16,12 @@ constexpr int attention_chunk = 512;
 inline int64_t list_width(int64_t most) { return (most + attention_chunk - 1) / attention_chunk * attention_chunk; }
 // Cells whose keys and values are processed together; part of a chunk.
 constexpr int attention_tile = 64;
-// The most query vectors (rows times heads that share keys) of a block, unless one row has more.
-constexpr int attention_vectors = 192;
+// The most query vectors (rows times heads that share keys) of a block, unless one row has more: if a chunk's keys and
+// values are unpacked for all of them, and if only a tile's are, for which the scores of all are kept.
+constexpr int attention_vectors = 576, attention_tile_vectors = 192;
+// A chunk's keys and values are unpacked if, as 16-bit integers of up to this many dimensions, they take half of a
+// second-level cache. So few vectors are then computed at a time that their scores stay in the first-level cache.
+constexpr int attention_kept_dims = 512, attention_piece = 12;
 
 struct AttentionCall {
     const float* q;          // [rows, heads, dim]
@@ -63,7 +67,11 @@ struct AttentionState {
 };
 
 struct AttentionKernels {
-    // Computes the state of one chunk of a block. `scratch` holds attention_scratch(call, vectors) floats.
+    // Whether a chunk's keys and values are unpacked for all vectors of a block, so that it should have many.
+    bool (*keeps_chunk)(const AttentionCall&);
+    // Prepares a block's queries in `scratch`, of attention_scratch(call, vectors) floats, for any number of its chunks.
+    void (*start)(const AttentionCall&, const AttentionBlock&, float* scratch);
+    // Computes the state of one chunk of a block.
     void (*chunk)(const AttentionCall&, const AttentionBlock&, int chunk, AttentionState, float* scratch);
     // Adds the state of a later chunk to the state of the earlier ones.
     void (*merge)(const AttentionCall&, int vectors, AttentionState earlier, AttentionState later);
@@ -81,13 +89,15 @@ inline int vectors_of(const AttentionCall& call, const AttentionBlock& block) {
 // not compete for the same place in the cache.
 constexpr int attention_score_stride = attention_chunk + 16;
 
-// Floats for queries, scores, a tile of transposed keys or of values, some rows as floats, and the units of integers: a
-// tile's cells', the queries', and those of two runs of weights for each.
+// Floats for queries, the units of their integers and of two runs of weights for each; some rows as floats; and scores
+// with unpacked keys and values, and their units: of all vectors with a tile, or of a few with a chunk.
 inline int64_t attention_scratch(const AttentionCall& call, int vectors) {
     constexpr int max_width = 16;
     const int dim = call.padded_dim(), value_dim = call.padded_value_dim(), width = dim > value_dim ? dim : value_dim;
-    return int64_t(vectors) * (dim + attention_score_stride + 3) + attention_tile * (int64_t(width) + 1) +
-           max_width * (int64_t(width) + 1);
+    const int64_t with_tile = int64_t(vectors) * attention_score_stride + attention_tile * (int64_t(width) + 1);
+    const int64_t with_chunk = attention_piece * attention_score_stride + attention_chunk * (attention_kept_dims / 2 + 2);
+    return int64_t(vectors) * (dim + 3) + max_width * (int64_t(width) + 1) +
+           (with_tile > with_chunk || vectors <= attention_piece ? with_tile : with_chunk);
 }
 
 // Computes all rows. The call must be valid: every listed cell exists, and heads is a multiple of kv_heads.

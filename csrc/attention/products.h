@@ -78,21 +78,22 @@ void multiply(int rows, int vectors, const float* a, int64_t a_stride, const flo
 }
 
 #if defined(__AVX512F__)
-// Calls use(m, n, (a @ b)[m, n]) for M rows and N vectors of columns; a [M, depth] and b [depth, N * width] hold pairs of
-// 16-bit integers in the place of floats. Sums must fit 32 bits.
-template <int M, int N, class Use>
-void multiply_pairs_part(const float* a, int64_t a_stride, const float* b, int64_t b_stride, int depth, Use use) {
+// Sums of the products of `depth` pairs of 16-bit integers, in the place of floats, for M rows of a and N vectors of
+// columns of b. Sums must fit 32 bits.
+template <int M, int N>
+PUNA_INLINE void sum_pairs(const float* a, int64_t a_stride, const float* b, int64_t b_stride, int depth,
+                           Ints (&sums)[M][N]) {
     // Loops that are not unrolled would leave the sums in memory.
-    Ints sums[M][N];
 #pragma GCC unroll 6
     for (int m = 0; m < M; m++) {
 #pragma GCC unroll 4
         for (int n = 0; n < N; n++) sums[m][n] = Ints::splat(0);
     }
-    for (int k = 0; k < depth; k++) {
+#pragma GCC unroll 1
+    for (int k = 0; k < depth; k++, b += b_stride) {
         Ints row[N];
+#pragma GCC unroll 4
         for (int n = 0; n < N; n++) row[n] = Ints::load(b + n * Vec::width);
-        b += b_stride;
 #pragma GCC unroll 6
         for (int m = 0; m < M; m++) {
             const Ints factor = Ints::splat_pair(a + m * a_stride + k);
@@ -103,23 +104,73 @@ void multiply_pairs_part(const float* a, int64_t a_stride, const float* b, int64
             }
         }
     }
+}
+
+// c[m, n] = (a @ b)[m, n] * a_worth[m] * b_worth[n] for M rows and N vectors of columns; a [M, depth] and b
+// [depth, N * width] hold pairs of 16-bit integers.
+template <int M, int N>
+PUNA_NOINLINE void multiply_pairs_part(const float* a, int64_t a_stride, const float* a_worth, const float* b,
+                                       int64_t b_stride, const float* b_worth, int depth, float* c, int64_t c_stride) {
+    Ints sums[M][N];
+    sum_pairs(a, a_stride, b, b_stride, depth, sums);
+    Vec units[N];
+#pragma GCC unroll 4
+    for (int n = 0; n < N; n++) units[n] = Vec::load(b_worth + n * Vec::width);
 #pragma GCC unroll 6
     for (int m = 0; m < M; m++) {
+        const Vec unit = Vec::splat(a_worth[m]);
 #pragma GCC unroll 4
-        for (int n = 0; n < N; n++) use(m, n, to_floats(sums[m][n]));
+        for (int n = 0; n < N; n++) {
+            (to_floats(sums[m][n]) * (units[n] * unit)).store(c + m * c_stride + n * Vec::width);
+        }
     }
 }
 
 // The same for up to max_rows rows and any number of vectors of columns.
-template <class Use>
-void multiply_pairs(int rows, int vectors, const float* a, int64_t a_stride, const float* b, int64_t b_stride, int depth,
-                    Use use) {
+PUNA_INLINE void multiply_pairs(int rows, int vectors, const float* a, int64_t a_stride, const float* a_worth,
+                                const float* b, int64_t b_stride, const float* b_worth, int depth, float* c,
+                                int64_t c_stride) {
     for_parts(rows, vectors, [&](auto m, auto columns, int n) {
-        const auto use_part = [&](int row, int column, Vec sum) __attribute__((always_inline)) {
-            use(row, n + column, sum);
-        };
-        multiply_pairs_part<decltype(m)::value, decltype(columns)::value>(a, a_stride, b + n * Vec::width, b_stride,
-                                                                          depth, use_part);
+        multiply_pairs_part<decltype(m)::value, decltype(columns)::value>(
+            a, a_stride, a_worth, b + n * Vec::width, b_stride, b_worth + n * Vec::width, depth, c + n * Vec::width,
+            c_stride);
+    });
+}
+
+// c[m, n] += the sum over runs of worth[m, run] * (a @ b)[m, n], for M rows and N vectors of columns, where a run is
+// `depth` pairs of a's row, which take half of its place, and as many rows of b.
+template <int runs, int depth, int M, int N>
+PUNA_NOINLINE void add_runs_part(const float* a, int64_t a_stride, const float* worth, int64_t worth_stride,
+                                 const float* b, int64_t b_stride, float* c, int64_t c_stride) {
+    Vec totals[M][N];
+    for (int m = 0; m < M; m++) {
+        for (int n = 0; n < N; n++) totals[m][n] = Vec::load(c + m * c_stride + n * Vec::width);
+    }
+    for (int run = 0, end = unknown(runs); run < end; run++, a += 2 * depth, b += depth * b_stride) {
+        Ints sums[M][N];
+        sum_pairs(a, a_stride, b, b_stride, depth, sums);
+        for (int m = 0; m < M; m++) {
+            const Vec unit = Vec::splat(worth[m * worth_stride + run]);
+            for (int n = 0; n < N; n++) totals[m][n] = fma(to_floats(sums[m][n]), unit, totals[m][n]);
+        }
+    }
+    for (int m = 0; m < M; m++) {
+        for (int n = 0; n < N; n++) totals[m][n].store(c + m * c_stride + n * Vec::width);
+    }
+}
+
+// The same for up to max_rows rows and any number of vectors of columns.
+template <int runs, int depth>
+void add_runs(int rows, int vectors, const float* a, int64_t a_stride, const float* worth, int64_t worth_stride,
+              const float* b, int64_t b_stride, float* c, int64_t c_stride) {
+    with_count<max_rows>(rows, [&](auto m) {
+        constexpr int columns = decltype(m)::value > 3 ? 2 : max_columns;   // sums and totals must fit the registers
+        for (int n = 0; n < vectors; n += columns) {
+            with_count<columns>(vectors - n < columns ? vectors - n : columns, [&](auto count) {
+                add_runs_part<runs, depth, decltype(m)::value, decltype(count)::value>(
+                    a, a_stride, worth, worth_stride, b + n * Vec::width, b_stride, c + n * Vec::width, c_stride);
+            });
+        }
     });
 }
 #endif

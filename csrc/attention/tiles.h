@@ -18,6 +18,11 @@ struct Range {
     int begin, end;
 
     PUNA_INLINE bool empty() const { return begin >= end; }
+    PUNA_INLINE int size() const { return end - begin; }
+    // From the first cell of both to the last.
+    PUNA_INLINE Range with(Range other) const {
+        return other.empty() ? *this : Range{min(begin, other.begin), max(end, other.end)};
+    }
     PUNA_INLINE bool operator==(Range other) const { return begin == other.begin && end == other.end; }
 };
 

@@ -26,12 +26,14 @@
 namespace puna {
 namespace {
 
-#if defined(__AVX512F__)
+constexpr int run_cells = 32, tile_runs = tile_cells / run_cells;
+
+#if !defined(__AVX512F__)
+constexpr bool as_words(KVType) { return false; }
+#else
 // Numbers stored as floats keep their precision.
 PUNA_INLINE bool as_words(KVType type) { return type != KVType::f32; }
 
-constexpr int run_cells = 32, tile_runs = tile_cells / run_cells;
-constexpr int run_vectors = run_cells / Vec::width, tile_vectors = tile_cells / Vec::width;
 constexpr float key_limit = 32700, query_limit = 65500, weight_limit = 65504, largest_word = 32767;
 constexpr float smallest_scaled = 0x1p-100f;   // smaller numbers count as zero; all halves are larger
 
@@ -250,47 +252,56 @@ PUNA_INLINE Vec only_seen(Vec x, int first, Range seen) {
     return pick(((1u << end) - 1) & ~((1u << begin) - 1), x, Vec::splat(0));
 }
 
-// Turns a tile's weights of a query vector, times the largest numbers of the cells' values, into words, in their place.
-// `sums`: of each run. `worth` [tile_runs]: the units of their products with values.
-PUNA_INLINE void store_weights(const Vec* x, const float* sums, float* to, float* worth) {
-    for (int run = 0; run < tile_runs; run++, x += run_vectors) {
-        const float sum = sums[run];
-        Vec most = x[0];
-        for (int i = 1; i < run_vectors; i++) most = max(most, x[i]);
-        const bool large = greater(most, Vec::splat(sum / 2)) != 0;
-        const float levels = large ? weight_limit / 2 : weight_limit;
-        const Vec factor = Vec::splat(sum > smallest_scaled ? levels / sum : 0);
-        worth[run] = sum * (large ? 2 / (weight_limit * largest_word) : 1 / (weight_limit * largest_word));
-        for (int i = 0; i < run_vectors; i += 2) {
-            store_words(x[i] * factor, x[i + 1] * factor, to + (run * run_cells + i * Vec::width) / 2);
+// The weights of a query vector for a tile.
+struct TileWeights {
+    float* weights;   // [tile_cells]
+    Range seen;       // cells that the vector sees
+};
+constexpr int weighed_together = Vec::width / tile_runs;
+
+// Turns the weights of up to weighed_together query vectors, times the largest numbers of the cells' values, into words,
+// each run in the first half of its place. Weights of cells that are not seen are zero, whatever is stored there. `worth`
+// [count, tile_runs] becomes the units of the runs' products with values. at(i) gives the weights of a vector.
+template <class At>
+PUNA_INLINE void weight_words(int count, const float* largest, float* worth, At at) {
+    Vec of_runs[Vec::width];
+    Ints most[Vec::width];
+    for (int i = 0; i < count; i++) {
+        const TileWeights of = at(i);
+#pragma GCC unroll 2
+        for (int run = 0; run < tile_runs; run++) {
+            Vec sum = Vec::splat(0);
+            Ints top = Ints::splat(0);
+#pragma GCC unroll 2
+            for (int v = 0; v < run_cells / Vec::width; v++) {
+                const int j = run * run_cells + v * Vec::width;
+                const Vec x = only_seen(Vec::load(of.weights + j) * Vec::load(largest + j), j, of.seen);
+                x.store(of.weights + j);
+                sum = v ? sum + x : x;
+                top = max(top, bits_of(x));   // no weight is negative
+            }
+            of_runs[i * tile_runs + run] = sum, most[i * tile_runs + run] = top;
         }
     }
-}
-
-// The same for all query vectors. Weights of cells that a row does not see are zero, whatever is stored there.
-void weight_words(const AttentionCall& call, int vectors, const Range* seen, const float* largest, float* weights,
-                  float* worth) {
-    static_assert(tile_runs == 2);   // two query vectors make four sums
-    for (int m = 0; m < vectors; m += 2) {
-        const int both[2] = {m, min(m + 1, vectors - 1)};
-        Vec x[2][tile_vectors], of_runs[2][tile_runs];
-        for (int i = 0; i < 2; i++) {
-            const float* from = weights + int64_t(both[i]) * attention_score_stride;
-            for (int v = 0; v < tile_vectors; v++) {
-                const int first = v * Vec::width;
-                x[i][v] = only_seen(Vec::load(from + first) * Vec::load(largest + first), first,
-                                    seen[both[i] / call.group()]);
+    for (int i = count * tile_runs; i < Vec::width; i++) of_runs[i] = Vec::splat(0), most[i] = Ints::splat(0);
+    const Vec sums = sums_of_lanes(of_runs);
+    const uint32_t large = greater(from_bits(largest_of_lanes(most)), sums * Vec::splat(0.5f));
+    const Vec levels = pick(large, Vec::splat(weight_limit / 2), Vec::splat(weight_limit));
+    constexpr float unit = 1 / (weight_limit * largest_word);
+    float factors[Vec::width], units[Vec::width];
+    pick(greater(sums, Vec::splat(smallest_scaled)), levels / sums, Vec::splat(0)).store(factors);
+    (sums * pick(large, Vec::splat(2 * unit), Vec::splat(unit))).store(units);
+    for (int i = 0; i < count; i++) {
+        float* weights = at(i).weights;
+#pragma GCC unroll 2
+        for (int run = 0; run < tile_runs; run++, weights += run_cells) {
+            worth[i * tile_runs + run] = units[i * tile_runs + run];
+            const Vec factor = Vec::splat(factors[i * tile_runs + run]);
+#pragma GCC unroll 1
+            for (int j = 0; j < run_cells; j += 2 * Vec::width) {
+                store_words(Vec::load(weights + j) * factor, Vec::load(weights + j + Vec::width) * factor,
+                            weights + j / 2);
             }
-            for (int run = 0; run < tile_runs; run++) {
-                of_runs[i][run] = x[i][run * run_vectors];
-                for (int v = 1; v < run_vectors; v++) of_runs[i][run] = of_runs[i][run] + x[i][run * run_vectors + v];
-            }
-        }
-        float sums[2 * tile_runs];
-        sum_lanes(of_runs[0][0], of_runs[0][1], of_runs[1][0], of_runs[1][1], sums);
-        for (int i = 0; i < 2; i++) {
-            store_weights(x[i], sums + i * tile_runs, weights + int64_t(both[i]) * attention_score_stride,
-                          worth + both[i] * tile_runs);
         }
     }
 }

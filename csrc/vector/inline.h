@@ -3,6 +3,9 @@
 
 #define PUNA_INLINE __attribute__((always_inline)) inline
 
+// For loops that hold sums in registers: inlined in a larger function, GCC would leave them in memory.
+#define PUNA_NOINLINE __attribute__((noinline))
+
 namespace puna {
 namespace {
 
@@ -15,6 +18,14 @@ PUNA_INLINE void keep([[maybe_unused]] Vector& sum) {
 #elif defined(__AVX2__) && !defined(__clang__)
     __asm__("" : "+x"(sum));
 #endif
+}
+
+// Makes the compiler forget a number. GCC 12 would unroll a loop of so few steps, and leave sums in memory.
+PUNA_INLINE int unknown(int count) {
+#if !defined(__clang__)
+    __asm__("" : "+r"(count));
+#endif
+    return count;
 }
 
 }  // namespace

@@ -213,13 +213,25 @@ PUNA_INLINE void sum_lanes(Vec a, Vec b, Vec c, Vec d, float* sums) {
 #endif
 }
 
+// By halves: lane i + lane i + half of the lanes, and so on.
 PUNA_INLINE float sum_lanes(Vec a) {
+#if defined(__AVX2__)
+#if defined(__AVX512F__)
+    const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
+#else
+    const __m256 eight = a.v;
+#endif
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+#else
     float lanes[Vec::width];
     a.store(lanes);
     for (int half_width = Vec::width / 2; half_width; half_width /= 2) {
         for (int i = 0; i < half_width; i++) lanes[i] += lanes[i + half_width];
     }
     return lanes[0];
+#endif
 }
 
 PUNA_INLINE float max_lane(Vec a) {

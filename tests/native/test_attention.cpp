@@ -164,6 +164,12 @@ void test_attention() {
         prompt_starts.push_back(11);
         prompt_counts.push_back(60 + row);
     }
+    // Rows of a longer one see windows of it, over two chunks, and the last sees nothing.
+    std::vector<int> window_starts, window_counts;
+    for (int row = 0; row < 47; row++) {
+        window_starts.push_back(row < 30 ? 3 : 3 + 20 * (row - 29));
+        window_counts.push_back(row == 46 ? 0 : 480 + 3 * row);
+    }
     uint64_t seed = 1;
     for (const KVType type : {KVType::f32, KVType::f16, KVType::bf16, KVType::q8_0, KVType::q4_0}) {
         const std::string kind = " of type " + std::to_string(static_cast<int>(type));
@@ -174,6 +180,9 @@ void test_attention() {
         test_case({1, 1, width(1), width(1), apart, lengths, type, false, 30}, "decoding, capped," + kind, seed++);
         test_case({8, 1, width(48), width(80), prompt_starts, prompt_counts, type, false, 0}, "prompt" + kind, seed++);
         test_case({3, 3, width(33), width(17), prompt_starts, prompt_counts, type, true, 5}, "all" + kind, seed++);
+        test_case({10, 2, 64, 64, window_starts, window_counts, type, false, 0}, "windows" + kind, seed++);
+        test_case({7, 1, width(40), width(24), window_starts, window_counts, type, true, 5}, "odd windows" + kind, seed++);
+        if (type == KVType::f16) test_case({5, 1, 320, 256, window_starts, window_counts, type, false, 0}, "wide windows" + kind, seed++);
     }
 }
 
