@@ -12,6 +12,8 @@ namespace {
 
 // Floats that are worth handing to another thread.
 constexpr int64_t floats_per_task = 16384;
+// A layer's memories of so many floats, times all layers, will have left the caches before they are read again.
+constexpr int64_t floats_past_caches = 1 << 18;
 
 }  // namespace
 
@@ -90,11 +92,13 @@ void pool_recent(const PoolRecent& call) {
     });
 }
 
-void linear_attention(const LinearAttention& call) {
+void linear_attention(const LinearAttention& given) {
     const RecurrentKernels& kernels = recurrent_kernels();
+    LinearAttention call = given;
     const int64_t pieces = (call.value_dim + kernels.columns - 1) / kernels.columns;
     const std::vector<int64_t> bounds = sequence_bounds(call.rows);
     const int64_t sequences = static_cast<int64_t>(bounds.size()) - 1, of_each = call.heads * pieces;
+    call.past_caches = sequences * call.heads * call.key_dim * call.value_dim >= floats_past_caches;
     const int64_t rows_each = sequences ? call.rows.rows / sequences : 1;
     const int64_t cost = rows_each * call.key_dim * kernels.columns;
     parallel_ranges(sequences * of_each, floats_per_task / (cost + 1) + 1, [&](int64_t begin, int64_t end, int) {

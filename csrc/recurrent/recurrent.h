@@ -66,6 +66,7 @@ struct LinearAttention {
     int64_t heads, key_heads, key_dim, value_dim;
     bool delta, decay_of_keys;
     bool tiled;   // head h has the keys of head h % key_heads, otherwise of h * key_heads / heads
+    bool past_caches = false;   // set by linear_attention: whether to write states past the caches
 };
 
 // A row's result is the same bits however its sequence is split into calls, and whatever else is in them.

@@ -82,6 +82,10 @@ struct Piece {
             }
         }
     }
+    // Stores all columns past the caches.
+    PUNA_INLINE void stream(float* to) const {
+        for (int k = 0; k < together; k++) of[k].stream(to + k * Vec::width);
+    }
     PUNA_INLINE void scale(Vec factor) {
         for (int k = 0; k < together; k++) of[k] = of[k] * factor;
     }
@@ -90,6 +94,12 @@ struct Piece {
         for (int k = 0; k < together; k++) of[k] = fma(factor, other.of[k], of[k]);
     }
 };
+
+// Rows of a memory that are prefetched before one is loaded.
+constexpr int64_t rows_ahead = 24;
+PUNA_INLINE void prefetch(const float* from) {
+    for (int64_t i = 0; i < columns; i += 16) __builtin_prefetch(from + i, 0, 0);
+}
 
 // What is removed from a memory before something is added.
 enum class Rule { nothing, delta, removal };
@@ -104,7 +114,8 @@ struct No {
 // The memory is copied to `room`, where rows are contiguous (in a state they are a power of two apart, and would evict
 // each other from the nearest cache), and passes through the cache once per row of the batch: the addition, the query's
 // result, and the lookup of the next row's key after the decay, or of its probe before it, are computed together,
-// vector by vector, so that all sums stay in registers.
+// vector by vector, so that all sums stay in registers. Memories too large for the caches are written past them: else each
+// line would be read first, and what the next step reads is lost anyway.
 template <Rule rule, bool decay_of_keys>
 void linear_attention_rows(const LinearAttention& call, int64_t head, int64_t column, int64_t begin, int64_t end,
                            float* room) {
@@ -127,6 +138,7 @@ void linear_attention_rows(const LinearAttention& call, int64_t head, int64_t co
     Piece found = Piece::zero();   // by this row's key or probe
     const float *finder = of_row(finders, begin), *before = state(call.rows.sources[begin]);
     for (int64_t i = 0; i < keys; i++) {
+        prefetch(before + (i + rows_ahead) * width);
         Piece piece = Piece::load(before + i * width, count);
         if (removes) found.add(Vec::splat(finder[i]), piece);
         piece.scale(decay_of_keys ? Vec::splat(factors[i]) : factor);
@@ -144,6 +156,8 @@ void linear_attention_rows(const LinearAttention& call, int64_t head, int64_t co
         const float *query = of_row(call.queries, row), *key = of_row(call.keys, row);
         const float* removal = removes ? of_row(call.removals, row) : nullptr;
         float* kept = call.rows.targets[row] >= 0 ? state(call.rows.targets[row]) : nullptr;
+        const bool streams = call.past_caches && count >= columns && width % Vec::width == 0 &&
+                             reinterpret_cast<uintptr_t>(kept) % sizeof(Vec) == 0;
         if (goes_on) {
             finder = of_row(finders, row + 1);
             factor = decay_before(row + 1);
@@ -167,8 +181,9 @@ void linear_attention_rows(const LinearAttention& call, int64_t head, int64_t co
                         entries.store(held + k * Vec::width);
                     }
                 }
-                if (keeps.value) piece.store(kept + i * width, count);
+                if (keeps.value) streams ? piece.stream(kept + i * width) : piece.store(kept + i * width, count);
             }
+            if (keeps.value && streams) end_streams();
             found = finding;
             y = answer;
         };

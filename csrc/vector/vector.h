@@ -35,6 +35,8 @@ struct Vec {
         return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
     }
     PUNA_INLINE void store(float* p) const { _mm512_storeu_ps(p, v); }
+    // Stores past the caches; `p` must be aligned to a vector. Other threads see it after end_streams().
+    PUNA_INLINE void stream(float* p) const { _mm512_stream_ps(p, v); }
     PUNA_INLINE void store(half* p) const {
         _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
     }
@@ -73,6 +75,7 @@ struct Vec {
         return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
     }
     PUNA_INLINE void store(float* p) const { _mm256_storeu_ps(p, v); }
+    PUNA_INLINE void stream(float* p) const { _mm256_stream_ps(p, v); }
     PUNA_INLINE void store(half* p) const {
         _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
     }
@@ -111,6 +114,7 @@ struct Vec {
     static PUNA_INLINE Vec load(const float* p) { return {vld1q_f32(p)}; }
     static PUNA_INLINE Vec load(const half* p) { return {vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)))}; }
     PUNA_INLINE void store(float* p) const { vst1q_f32(p, v); }
+    PUNA_INLINE void stream(float* p) const { store(p); }
     PUNA_INLINE void store(half* p) const { vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(v))); }
 };
 PUNA_INLINE Vec operator+(Vec a, Vec b) { return {vaddq_f32(a.v, b.v)}; }
@@ -152,6 +156,7 @@ struct Vec {
     PUNA_INLINE void store(float* p) const {
         for (int i = 0; i < 4; i++) p[i] = v[i];
     }
+    PUNA_INLINE void stream(float* p) const { store(p); }
     PUNA_INLINE void store(half* p) const {
         for (int i = 0; i < 4; i++) p[i] = float_to_half(v[i]);
     }
@@ -250,6 +255,12 @@ PUNA_INLINE float max_lane(Vec a) {
     float most = lanes[0];
     for (int i = 1; i < Vec::width; i++) most = lanes[i] > most ? lanes[i] : most;
     return most;
+#endif
+}
+
+PUNA_INLINE void end_streams() {
+#if defined(__AVX2__)
+    _mm_sfence();
 #endif
 }
 

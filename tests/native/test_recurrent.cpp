@@ -118,6 +118,17 @@ void test_pool_recent(int64_t taps, int64_t width) {
     check(same, of_width("pool_recent in two calls", width));
 }
 
+// Numbers that begin at a cache line, as in a cache.
+struct Aligned {
+    std::vector<float> room;
+    float* numbers;
+
+    explicit Aligned(const std::vector<float>& from) : room(from.size() + 16) {
+        numbers = room.data() + (64 - reinterpret_cast<uintptr_t>(room.data()) % 64) % 64 / sizeof(float);
+        std::copy(from.begin(), from.end(), numbers);
+    }
+};
+
 // One sequence of two heads that share their keys, by the delta rule or with a removal; then again in two calls.
 void test_linear_attention(int64_t keys, int64_t width, bool of_keys, bool removes) {
     Random random(static_cast<uint64_t>(keys * 1000 + width));
@@ -132,7 +143,8 @@ void test_linear_attention(int64_t keys, int64_t width, bool of_keys, bool remov
     std::vector<int32_t> sources(rows, 3), targets(rows, -1);
     targets[rows - 1] = 1;
     const float skips[heads] = {0.5f, -2.0f};
-    std::vector<float> states = before, y(static_cast<size_t>(rows * heads * width));
+    const Aligned states(before), cut_states(before);
+    std::vector<float> y(static_cast<size_t>(rows * heads * width)), cut_y(y.size());
     const StateRows state_rows = {starts.data(), sources.data(), targets.data(), rows};
     LinearAttention call = {state_rows,
                             queries.data(),
@@ -143,7 +155,7 @@ void test_linear_attention(int64_t keys, int64_t width, bool of_keys, bool remov
                             skips,
                             removes ? probes.data() : nullptr,
                             removes ? removals.data() : nullptr,
-                            states.data(),
+                            states.numbers,
                             y.data(),
                             heads,
                             1,
@@ -184,9 +196,8 @@ void test_linear_attention(int64_t keys, int64_t width, bool of_keys, bool remov
         }
     }
     check(near, of_width("linear_attention", width));
-    std::vector<float> cut_states = before, cut_y(y.size());
     targets[cut - 1] = 2;
-    call.states = cut_states.data(), call.y = cut_y.data(), call.rows.rows = cut;
+    call.states = cut_states.numbers, call.y = cut_y.data(), call.rows.rows = cut;
     linear_attention(call);
     std::fill(sources.begin() + cut, sources.end(), 2);
     call.queries += cut * keys, call.keys += cut * keys, call.values += cut * heads * width;
@@ -196,7 +207,7 @@ void test_linear_attention(int64_t keys, int64_t width, bool of_keys, bool remov
     call.rows.rows = rows - cut, call.rows.sources += cut, call.rows.targets += cut;
     linear_attention(call);
     bool same = std::equal(y.begin(), y.end(), cut_y.begin());
-    same = same && std::equal(states.begin() + size, states.begin() + 2 * size, cut_states.begin() + size);
+    same = same && std::equal(states.numbers + size, states.numbers + 2 * size, cut_states.numbers + size);
     check(same, of_width("linear_attention in two calls", width));
 }
 
@@ -212,6 +223,9 @@ void test_recurrent() {
                 for (const bool removes : {false, true}) test_linear_attention(keys, width, of_keys, removes);
             }
         }
+    }
+    for (const int64_t width : {512, 516}) {   // past the caches
+        for (const bool removes : {false, true}) test_linear_attention(256, width, false, removes);
     }
 }
 
