@@ -19,6 +19,8 @@ class Row:
     bound: float  # the share of multiplications that are the product's own
     prompt: float  # of many tokens, with one thread and weights in the cache
     decode: float  # of one token, with all threads and weights from memory
+    streams: float  # of 8 tokens, with one thread and weights in the cache
+    streams_of_bound: float  # from memory, of whatever takes longer: reading, or multiplying as in the cache
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,10 @@ class Run:
 
 
 def line(row: Row) -> str:
-    return f"{row.type:7} bound {row.bound:4.0%}, prompt {row.prompt:4.0%}; decode {row.decode:4.0%} of reads"
+    return (
+        f"{row.type:7} bound {row.bound:4.0%}, prompt {row.prompt:4.0%}; decode {row.decode:4.0%} of reads; "
+        f"8 tokens {row.streams:4.0%}, from memory {row.streams_of_bound:4.0%} of their bound"
+    )
 
 
 def table(run: Run) -> str:
@@ -42,10 +47,15 @@ def table(run: Run) -> str:
         f"{run.processor}: {run.byte_peak / 1e9:.0f} G 8-bit multiply-adds/s in a thread, reads "
         f"{run.read / 1e9:.1f} GB/s in {run.threads}.",
         "",
-        "| type | bound of a prompt's products | the kernel reaches | one token: share of bandwidth |",
-        "|---|---:|---:|---:|",
+        "| type | bound of a prompt's products | the kernel reaches | one token: share of bandwidth "
+        "| 8 tokens, in the cache | from memory: share of the longer |",
+        "|---|---:|---:|---:|---:|---:|",
     ]
-    text += [f"| {row.type} | {row.bound:.0%} | {row.prompt:.0%} | {row.decode:.0%} |" for row in run.rows]
+    text += [
+        f"| {row.type} | {row.bound:.0%} | {row.prompt:.0%} | {row.decode:.0%} | {row.streams:.0%} "
+        f"| {row.streams_of_bound:.0%} |"
+        for row in run.rows
+    ]
     return "\n".join(text) + "\n"
 
 
