@@ -92,13 +92,12 @@ void pool_recent(const PoolRecent& call) {
     });
 }
 
-void linear_attention(const LinearAttention& given) {
+void linear_attention(const LinearAttention& call) {
     const RecurrentKernels& kernels = recurrent_kernels();
-    LinearAttention call = given;
     const int64_t pieces = (call.value_dim + kernels.columns - 1) / kernels.columns;
     const std::vector<int64_t> bounds = sequence_bounds(call.rows);
     const int64_t sequences = static_cast<int64_t>(bounds.size()) - 1, of_each = call.heads * pieces;
-    call.past_caches = sequences * call.heads * call.key_dim * call.value_dim >= floats_past_caches;
+    const bool nontemporal = sequences * call.heads * call.key_dim * call.value_dim >= floats_past_caches;
     const int64_t rows_each = sequences ? call.rows.rows / sequences : 1;
     const int64_t cost = rows_each * call.key_dim * kernels.columns;
     parallel_ranges(sequences * of_each, floats_per_task / (cost + 1) + 1, [&](int64_t begin, int64_t end, int) {
@@ -107,7 +106,7 @@ void linear_attention(const LinearAttention& given) {
         for (int64_t task = begin; task < end; task++) {
             const int64_t sequence = task / of_each, rest = task % of_each;
             kernels.linear_attention(call, rest / pieces, rest % pieces * kernels.columns, bounds[sequence],
-                                     bounds[sequence + 1], room.data());
+                                     bounds[sequence + 1], nontemporal, room.data());
         }
     });
 }

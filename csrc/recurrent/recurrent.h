@@ -66,7 +66,6 @@ struct LinearAttention {
     int64_t heads, key_heads, key_dim, value_dim;
     bool delta, decay_of_keys;
     bool tiled;   // head h has the keys of head h % key_heads, otherwise of h * key_heads / heads
-    bool past_caches = false;   // set by linear_attention: whether to write states past the caches
 };
 
 // A row's result is the same bits however its sequence is split into calls, and whatever else is in them.
@@ -83,9 +82,9 @@ struct RecurrentKernels {
     void (*pool)(const float* const* values, const float* const* gates, const float* bias, int64_t taps, int64_t width,
                  float* y);
     // Rows [begin, end) of one sequence, for one head and up to `columns` of the values' columns, from `column` on.
-    // `room` is for key_dim * (columns + 1) floats.
+    // `room` is for key_dim * (columns + 1) floats. `nontemporal`: states are written past the caches.
     void (*linear_attention)(const LinearAttention& call, int64_t head, int64_t column, int64_t begin, int64_t end,
-                             float* room);
+                             bool nontemporal, float* room);
     int64_t columns;
 };
 

@@ -82,9 +82,8 @@ struct Piece {
             }
         }
     }
-    // Stores all columns past the caches.
-    PUNA_INLINE void stream(float* to) const {
-        for (int k = 0; k < together; k++) of[k].stream(to + k * Vec::width);
+    PUNA_INLINE void store_nontemporal(float* to) const {   // all columns
+        for (int k = 0; k < together; k++) of[k].store_nontemporal(to + k * Vec::width);
     }
     PUNA_INLINE void scale(Vec factor) {
         for (int k = 0; k < together; k++) of[k] = of[k] * factor;
@@ -114,11 +113,11 @@ struct No {
 // The memory is copied to `room`, where rows are contiguous (in a state they are a power of two apart, and would evict
 // each other from the nearest cache), and passes through the cache once per row of the batch: the addition, the query's
 // result, and the lookup of the next row's key after the decay, or of its probe before it, are computed together,
-// vector by vector, so that all sums stay in registers. Memories too large for the caches are written past them: else each
-// line would be read first, and what the next step reads is lost anyway.
+// vector by vector, so that all sums stay in registers. Memories too large for the caches are written past them, or else
+// each line would be read first, though it will have left the caches before the next step.
 template <Rule rule, bool decay_of_keys>
 void linear_attention_rows(const LinearAttention& call, int64_t head, int64_t column, int64_t begin, int64_t end,
-                           float* room) {
+                           bool nontemporal, float* room) {
     constexpr bool delta = rule == Rule::delta, removes = rule == Rule::removal;
     const int64_t keys = call.key_dim, width = call.value_dim, count = width - column;
     const int64_t key_head = call.tiled ? head % call.key_heads : head * call.key_heads / call.heads;
@@ -156,8 +155,8 @@ void linear_attention_rows(const LinearAttention& call, int64_t head, int64_t co
         const float *query = of_row(call.queries, row), *key = of_row(call.keys, row);
         const float* removal = removes ? of_row(call.removals, row) : nullptr;
         float* kept = call.rows.targets[row] >= 0 ? state(call.rows.targets[row]) : nullptr;
-        const bool streams = call.past_caches && count >= columns && width % Vec::width == 0 &&
-                             reinterpret_cast<uintptr_t>(kept) % sizeof(Vec) == 0;
+        const bool past_caches = nontemporal && count >= columns && width % Vec::width == 0 &&
+                                 reinterpret_cast<uintptr_t>(kept) % sizeof(Vec) == 0;
         if (goes_on) {
             finder = of_row(finders, row + 1);
             factor = decay_before(row + 1);
@@ -181,9 +180,11 @@ void linear_attention_rows(const LinearAttention& call, int64_t head, int64_t co
                         entries.store(held + k * Vec::width);
                     }
                 }
-                if (keeps.value) streams ? piece.stream(kept + i * width) : piece.store(kept + i * width, count);
+                if (keeps.value) {
+                    past_caches ? piece.store_nontemporal(kept + i * width) : piece.store(kept + i * width, count);
+                }
             }
-            if (keeps.value && streams) end_streams();
+            if (keeps.value && past_caches) fence_nontemporal();
             found = finding;
             y = answer;
         };
@@ -197,9 +198,9 @@ void linear_attention_rows(const LinearAttention& call, int64_t head, int64_t co
 }
 
 void linear_attention_piece(const LinearAttention& call, int64_t head, int64_t column, int64_t begin, int64_t end,
-                            float* room) {
+                            bool nontemporal, float* room) {
     const auto rows_by = [&](auto rows, auto rows_of_keys) {
-        (call.decay_of_keys ? rows_of_keys : rows)(call, head, column, begin, end, room);
+        (call.decay_of_keys ? rows_of_keys : rows)(call, head, column, begin, end, nontemporal, room);
     };
     if (call.probes) {
         rows_by(linear_attention_rows<Rule::removal, false>, linear_attention_rows<Rule::removal, true>);

@@ -35,8 +35,9 @@ struct Vec {
         return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
     }
     PUNA_INLINE void store(float* p) const { _mm512_storeu_ps(p, v); }
-    // Stores past the caches; `p` must be aligned to a vector. Other threads see it after end_streams().
-    PUNA_INLINE void stream(float* p) const { _mm512_stream_ps(p, v); }
+    // Stores without reading the line into the caches; `p` must be aligned to a vector. Other threads see it after
+    // fence_nontemporal().
+    PUNA_INLINE void store_nontemporal(float* p) const { _mm512_stream_ps(p, v); }
     PUNA_INLINE void store(half* p) const {
         _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
     }
@@ -75,7 +76,7 @@ struct Vec {
         return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
     }
     PUNA_INLINE void store(float* p) const { _mm256_storeu_ps(p, v); }
-    PUNA_INLINE void stream(float* p) const { _mm256_stream_ps(p, v); }
+    PUNA_INLINE void store_nontemporal(float* p) const { _mm256_stream_ps(p, v); }
     PUNA_INLINE void store(half* p) const {
         _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
     }
@@ -114,7 +115,7 @@ struct Vec {
     static PUNA_INLINE Vec load(const float* p) { return {vld1q_f32(p)}; }
     static PUNA_INLINE Vec load(const half* p) { return {vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)))}; }
     PUNA_INLINE void store(float* p) const { vst1q_f32(p, v); }
-    PUNA_INLINE void stream(float* p) const { store(p); }
+    PUNA_INLINE void store_nontemporal(float* p) const { store(p); }
     PUNA_INLINE void store(half* p) const { vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(v))); }
 };
 PUNA_INLINE Vec operator+(Vec a, Vec b) { return {vaddq_f32(a.v, b.v)}; }
@@ -156,7 +157,7 @@ struct Vec {
     PUNA_INLINE void store(float* p) const {
         for (int i = 0; i < 4; i++) p[i] = v[i];
     }
-    PUNA_INLINE void stream(float* p) const { store(p); }
+    PUNA_INLINE void store_nontemporal(float* p) const { store(p); }
     PUNA_INLINE void store(half* p) const {
         for (int i = 0; i < 4; i++) p[i] = float_to_half(v[i]);
     }
@@ -218,17 +219,33 @@ PUNA_INLINE void sum_lanes(Vec a, Vec b, Vec c, Vec d, float* sums) {
 #endif
 }
 
-// By halves: lane i + lane i + half of the lanes, and so on.
-PUNA_INLINE float sum_lanes(Vec a) {
 #if defined(__AVX2__)
+struct Adding {
+    static PUNA_INLINE __m256 of(__m256 a, __m256 b) { return _mm256_add_ps(a, b); }
+    static PUNA_INLINE __m128 of(__m128 a, __m128 b) { return _mm_add_ps(a, b); }
+};
+struct Larger {
+    static PUNA_INLINE __m256 of(__m256 a, __m256 b) { return _mm256_max_ps(a, b); }
+    static PUNA_INLINE __m128 of(__m128 a, __m128 b) { return _mm_max_ps(a, b); }
+};
+
+// Combines lane i with lane i + half of the lanes, and so on.
+template <class Combine>
+PUNA_INLINE float fold_lanes(Vec a) {
 #if defined(__AVX512F__)
-    const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
+    const __m256 eight = Combine::of(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
 #else
     const __m256 eight = a.v;
 #endif
-    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
-    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+    const __m128 four = Combine::of(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = Combine::of(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(Combine::of(two, _mm_movehdup_ps(two)));
+}
+#endif
+
+PUNA_INLINE float sum_lanes(Vec a) {
+#if defined(__AVX2__)
+    return fold_lanes<Adding>(a);
 #else
     float lanes[Vec::width];
     a.store(lanes);
@@ -241,14 +258,7 @@ PUNA_INLINE float sum_lanes(Vec a) {
 
 PUNA_INLINE float max_lane(Vec a) {
 #if defined(__AVX2__)
-#if defined(__AVX512F__)
-    const __m256 eight = _mm256_max_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
-#else
-    const __m256 eight = a.v;
-#endif
-    const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
-    const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
-    return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+    return fold_lanes<Larger>(a);
 #else
     float lanes[Vec::width];
     a.store(lanes);
@@ -258,7 +268,7 @@ PUNA_INLINE float max_lane(Vec a) {
 #endif
 }
 
-PUNA_INLINE void end_streams() {
+PUNA_INLINE void fence_nontemporal() {
 #if defined(__AVX2__)
     _mm_sfence();
 #endif
