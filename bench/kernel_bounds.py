@@ -1,6 +1,6 @@
 """Measure how near matrix kernels are to what bounds them: multiplications for prompts, memory for one token.
 
-With a few tokens, of several streams, the bound is whatever takes longer: reading, or multiplying as with
+With eight tokens, one of each stream, the bound is whatever takes longer: reading, or multiplying as with
 weights from the cache.
 
     make bench-kernels                               # writes docs/kernels.json and its table
@@ -50,7 +50,7 @@ def cached_rate(kind: GGMLType, tokens: int) -> float:
 
 
 def decode_shares(kind: GGMLType, cached: float, reads: list[float]) -> tuple[float, float]:
-    """Return the shares of their bounds that products of one token and of some streams' reach from memory.
+    """Return the shares of their bounds that products of 1 token and of STREAMS reach from memory.
 
     The bandwidth is measured before and after each; `cached` is the multiply-adds per second of one thread
     with the streams' tokens and weights in the cache.
