@@ -5,7 +5,8 @@
 // A few chunks at a time are converted in the nearest cache, once for all tokens.
 //
 // Besides the members in quantized_product.h, `Lanes` has
-//   expanded_tile, expanded_groups         tokens and row groups multiplied together, if there are many tokens
+//   expanded_groups, expanded_tile(n)      the most row groups multiplied together, if there are many tokens, and by
+//                                          how many tokens at a time if there are n of them
 //   expanded_from                          the number of tokens from which converting numbers pays, or 0
 //   load_words<bytes>(p)                   a word of each row as an integer
 //   look_up<grid>(table, i, j, quads)      the digits, as quads of columns, of the points that i selects, then j
@@ -148,6 +149,21 @@ constexpr auto tiles_of_chunks(std::integer_sequence<int, T...>) {
     return Tiles{{add_chunks<Lanes, layout, T + 1, G>...}};
 }
 
+template <class Lanes, Layout layout, int G>
+constexpr auto chunk_tiles =
+    tiles_of_chunks<Lanes, layout, G>(std::make_integer_sequence<int, Lanes::expanded_tile(G)>());
+
+// The function for some row groups and tokens.
+template <class Lanes, Layout layout>
+PUNA_INLINE auto chunks_product(int64_t groups, int64_t tokens) {
+    static_assert(Lanes::expanded_groups == 1 || Lanes::expanded_groups == 3);
+    if constexpr (Lanes::expanded_groups == 3) {
+        if (groups == 3) return chunk_tiles<Lanes, layout, 3>.of[tokens - 1];
+        if (groups == 2) return chunk_tiles<Lanes, layout, 2>.of[tokens - 1];
+    }
+    return chunk_tiles<Lanes, layout, 1>.of[tokens - 1];
+}
+
 // Fetches `count` rows of chunks, `stride` bytes apart, into the second-level cache, a part at each of `steps`.
 class ChunkPrefetcher {
 public:
@@ -177,20 +193,24 @@ void expanded_product(const uint8_t* weights, int64_t stride, int64_t groups, in
     constexpr Layout bytes = bytes_of(layout);
     constexpr int64_t expanded = offsets_of(bytes, Lanes::rows).super_block();
     constexpr int G = Lanes::expanded_groups;
-    constexpr auto single = tiles_of_chunks<Lanes, bytes, 1>(std::make_integer_sequence<int, Lanes::tile>());
-    constexpr auto joint = tiles_of_chunks<Lanes, bytes, G>(std::make_integer_sequence<int, Lanes::expanded_tile>());
     const auto expand = [&](const uint8_t* from, uint8_t* to, PrefetchDistance ahead) {
         if constexpr (grid == Grid::none) expand_numbers<Lanes, layout>(from, to, ahead);
         else expand_points<Lanes, layout>(point_table(grid), from, to, ahead);
     };
-    // Few tokens: one pass over the weights. More: G row groups at a time for each tile of tokens.
+    // Few tokens: one pass over the weights. More: a few row groups at a time for each tile of tokens; never one of four
+    // alone, which would load activations more often.
     constexpr int few = 4, most = 6;   // chunks
     static_assert(most % G == 0 && most * expanded <= wide_room);
     const bool once = tokens <= Lanes::tile;
-    const int64_t together = once ? 1 : G, length = once ? few : most / G;
-    const int64_t tile = once ? Lanes::tile : Lanes::expanded_tile, chunks = columns / chunk_columns;
-    for (int64_t first = 0; first < groups; first += together) {
-        const int64_t count = groups - first < together ? groups - first : together;
+    const auto together = [&](int64_t left) -> int64_t {
+        if (once || G == 1) return 1;
+        return left == 4 ? 2 : left < G ? left : G;
+    };
+    const int64_t chunks = columns / chunk_columns;
+    int64_t count;
+    for (int64_t first = 0; first < groups; first += count) {
+        count = together(groups - first);
+        const int64_t length = once ? few : most / count, tile = Lanes::expanded_tile(static_cast<int>(count));
         int64_t c = 0;
         do {
             const int64_t here = chunks - c < length ? chunks - c : length;
@@ -202,23 +222,16 @@ void expanded_product(const uint8_t* weights, int64_t stride, int64_t groups, in
                 }
             }
             // The next chunks: of the same row groups, or the first ones of the next.
-            const int64_t following = c + length < chunks ? first : first + together;
-            const int64_t from = c + length < chunks ? c + length : 0;
-            const int64_t left = groups - following < together ? groups - following : together;
-            ChunkPrefetcher next(weights + following * stride + from * packed, stride, once || left < 0 ? 0 : left,
-                                 (chunks - from < length ? chunks - from : length) * packed, (tokens + tile - 1) / tile);
+            const bool same = c + length < chunks;
+            const int64_t next_group = same ? first : first + count, next_chunk = same ? c + length : 0;
+            const int64_t next_count = once || next_group == groups ? 0 : same ? count : together(groups - next_group);
+            const int64_t next_length = next_count > 0 ? most / next_count : 0, left = chunks - next_chunk;
+            ChunkPrefetcher next(weights + next_group * stride + next_chunk * packed, stride, next_count,
+                                 (left < next_length ? left : next_length) * packed, (tokens + tile - 1) / tile);
             for (int64_t t = 0; t < tokens; t += tile) {
                 next.prefetch();
-                const int64_t n = tokens - t < tile ? tokens - t : tile;
-                const auto multiply = [&](const auto& tiles, int64_t g) {
-                    tiles.of[n - 1](room + g * length * expanded, length * expanded, here, c == 0, x + t, c * step, step,
-                                    y + t, (first + g) * Lanes::rows);
-                };
-                if (count == G && !once) {
-                    multiply(joint, 0);
-                } else {
-                    for (int64_t g = 0; g < count; g++) multiply(single, g);
-                }
+                chunks_product<Lanes, bytes>(count, tokens - t < tile ? tokens - t : tile)(
+                    room, length * expanded, here, c == 0, x + t, c * step, step, y + t, first * Lanes::rows);
             }
         } while ((c += length) < chunks);
     }

@@ -12,7 +12,8 @@ struct Avx2 {
     static constexpr int rows = 8;
     static constexpr int tile = 4;   // 4 sums, 4 parts, 4 totals and the numbers fill the 16 registers
     static constexpr int groups = 1;
-    static constexpr int expanded_tile = tile, expanded_groups = 1, expanded_from = 0;
+    static constexpr int expanded_groups = 1, expanded_from = 0;
+    static constexpr int expanded_tile(int) { return tile; }
     static constexpr int word_tile = 4;
     static constexpr int float_tile = 4;
     static constexpr bool signed_bytes = true;

@@ -18,7 +18,8 @@ struct Avx512 {
     static constexpr int rows = 16;
     static constexpr int tile = 8;   // 8 sums, 8 parts, 8 totals and the numbers fit the 32 registers
     static constexpr int groups = 2;   // totals are then in memory, which costs less than loading activations twice
-    static constexpr int expanded_tile = 4, expanded_groups = 3;   // 12 sums, 12 parts and the numbers fit
+    static constexpr int expanded_groups = 3;
+    static constexpr int expanded_tile(int groups) { return groups == 1 ? tile : 12 / groups; }   // 12 sums and parts fit
     static constexpr int expanded_from = 96;
     static constexpr int float_tile = 8;
     static constexpr int word_tile = 8;

@@ -18,7 +18,8 @@ struct Neon {
     static constexpr int rows = 8;
     static constexpr int tile = 3;   // 6 sums, 12 parts, 6 totals and the numbers fit the 32 registers
     static constexpr int groups = 1;
-    static constexpr int expanded_tile = tile, expanded_groups = 1, expanded_from = 0;
+    static constexpr int expanded_groups = 1, expanded_from = 0;
+    static constexpr int expanded_tile(int) { return tile; }
     static constexpr int float_tile = 4;
     static constexpr bool signed_bytes = true;
     static constexpr bool starts = false;
@@ -212,7 +213,7 @@ struct Neon {
 // One instruction multiplies four numbers by activations and adds them in 32 bits.
 struct Dotprod : Neon {
     static constexpr int tile = 4;   // 8 sums, 8 parts, 8 totals and the numbers fit the 32 registers
-    static constexpr int expanded_tile = tile;
+    static constexpr int expanded_tile(int) { return tile; }
 
     template <int bits>
     struct Products : Scaled {
