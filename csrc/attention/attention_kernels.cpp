@@ -99,6 +99,8 @@ public:
     }
 
     void attend() const {
+        // No tile before the first one has prefetched it, and short sequences have no other.
+        prefetcher(all_keys, 0, as_words(call.key_type)).prefetch_all();
         empty_state();
         if (keeps_chunk(call) && block.kv_heads == 1 && vectors > attention_piece) attend_pieces();
         else attend_tiles();
@@ -185,7 +187,8 @@ private:
 
     PUNA_INLINE CellPrefetcher prefetcher(const Rows& rows, int tile, bool words) const {
         const int work = words ? few_words_gather_work : vectors > max_rows ? 0 : few_gather_work;
-        return CellPrefetcher(cells_of(tile), max(0, used(tile).end), rows, block.kv_heads, work);
+        const Range cells = used(tile);
+        return CellPrefetcher(cells_of(tile) + cells.begin, max(0, cells.size()), rows, block.kv_heads, work);
     }
     // What is needed after a tile of keys, or of values.
     PUNA_INLINE CellPrefetcher after_keys(int tile) const {

@@ -81,6 +81,11 @@ public:
         }
     }
 
+    // Prefetches all lines that are left, at once.
+    PUNA_INLINE void prefetch_all() {
+        while (!done()) prefetch(1);
+    }
+
 private:
     PUNA_INLINE int lines(int percent, int steps) const { return (lines_per_head * percent / 100 + steps - 1) / steps; }
 
