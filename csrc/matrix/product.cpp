@@ -136,7 +136,9 @@ void Activations::prepare(const Scratch& scratch) {
         all_there = all_there && as_it_is;
     }
     if (all_there) return;
-    const int64_t grain = std::max<int64_t>(1, 16384 / std::max<int64_t>(columns_, 1));
+    // Enough ranges for all threads even with a few tokens, each worth handing to one.
+    const auto tokens_of = [&](int64_t numbers) { return std::max<int64_t>(1, numbers / std::max<int64_t>(columns_, 1)); };
+    const int64_t grain = std::clamp<int64_t>(tokens_ / (4 * thread_count()), tokens_of(1536), tokens_of(16384));
     parallel_ranges(tokens_, grain, [&](int64_t begin, int64_t end, int) {
         for (const ActivationRows& rows : rows_) {
             if (rows.form == Form::floats) continue;
