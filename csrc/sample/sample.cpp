@@ -57,6 +57,13 @@ public:
         return count_ > 0 && sample_kernels().scan(logits_, count_, &largest_) && largest_ > -infinity;
     }
 
+    int64_t first_largest() const {
+        int32_t ids[1 + 16];
+        int64_t stop;
+        sample_kernels().collect(logits_, 0, count_, std::nextafter(largest_, -infinity), ids, 1, &stop);
+        return ids[0];
+    }
+
     void keep_allowed(const uint32_t* allowed) {
         float* kept = copy();
         sample_kernels().keep_allowed(logits_, count_, allowed, kept);
@@ -122,7 +129,7 @@ int64_t choose(const Draw& draw) {
     Row row(draw.logits, draw.count);
     if (draw.allowed) row.keep_allowed(draw.allowed);
     if (!row.scan()) return -1;
-    if (draw.temperature == 0) return std::find(row.logits(), row.logits() + row.count(), row.largest()) - row.logits();
+    if (draw.temperature == 0) return row.first_largest();
     if (draw.top_n_sigma > 0) row.keep_top_n_sigma(draw.top_n_sigma);
     if (draw.top_k > 0 && draw.top_k < row.count()) row.keep_top_k(draw.top_k);
     if (draw.typical_p < 1) row.keep_typical(draw.typical_p);
