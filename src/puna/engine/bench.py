@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import time
 from collections.abc import Iterator, Sequence
@@ -52,6 +53,7 @@ class Bench:
         self._vocab = loaded.tokenizer.vocab_size
         self._dice = random.Random(_SEED)
         self._filled: list[int] = []
+        gc.freeze()  # as in a runner: otherwise steps pay for collections of all that was ever imported
 
     def read(self, streams: int, length: int) -> float:
         """Return prompt tokens per second, from the first step until every stream has its first token."""
