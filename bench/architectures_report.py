@@ -6,10 +6,10 @@ python bench/architectures_report.py        # regenerates the table from docs/ar
 from __future__ import annotations
 
 from pages import DOCS, Report
-from report import Run, table
+from report import Comparison, table
 
 TABLES = {DOCS / "performance.md": table}
-REPORT = Report(DOCS / "architectures.json", "make bench-architectures", Run, TABLES)
+REPORT = Report(DOCS / "architectures.json", "make bench-architectures", Comparison, TABLES)
 
 if __name__ == "__main__":
     REPORT.rewrite()

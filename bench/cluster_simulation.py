@@ -63,7 +63,7 @@ class Speed:
 
 def measured_speed() -> Speed:
     """Return the speed of this machine with the first model of docs/performance.json."""
-    results = report.REPORT.read().run.results
+    results = [row.result for row in report.REPORT.read().run.rows()]
     model = results[0].model
     rates = {result.test: statistics.median(result.ours) for result in results if result.model == model}
     one_s, all_s = 1 / rates["decode"], PARALLEL / rates[f"decode, {PARALLEL} streams"]

@@ -31,6 +31,7 @@ class Run:
     threads: int
     byte_peak: float  # 8-bit multiply-adds per second of one thread
     read: float  # bytes per second of all threads: the median of those measured beside the rows
+    copy: float  # the same, read and written past the caches
     rows: Sequence[Row]
 
 
@@ -44,8 +45,8 @@ def line(row: Row) -> str:
 def table(run: Run) -> str:
     """Format the table."""
     text = [
-        f"{run.processor}: {run.byte_peak / 1e9:.0f} G 8-bit multiply-adds/s in a thread, reads "
-        f"{run.read / 1e9:.1f} GB/s in {run.threads}.",
+        f"{run.processor}: {run.byte_peak / 1e9:.0f} G 8-bit multiply-adds/s in a thread; {run.threads} read "
+        f"{run.read / 1e9:.1f} GB/s and copy with {run.copy / 1e9:.1f} GB/s, read and written.",
         "",
         "| type | bound of a prompt's products | the kernel reaches | one token: share of bandwidth "
         "| 8 tokens, in the cache | from memory: share of the longer |",

@@ -7,11 +7,12 @@
     python bench/peers.py --model MODEL.gguf ...        # any model
 
 A complete run writes docs/performance.json and docs/performance.svg, and the tables in docs/performance.md
-and the README; one of the architectures writes docs/architectures.json and its table. The result is the ratio
-of medians: if the machine is busy, it is equally busy for both, and the order alternates. In each row,
-llama.cpp runs at its best settings: weights repacked or as in the file, flash attention or not. All are tried
-briefly, and the best one or two take turns with Puna. Some rows are also compared with OpenVINO GenAI, if it
-is installed. The models are created in build/bench-models on first use.
+and the README; one of the architectures writes docs/architectures.json and its table. The last three are
+published together: run it on different hours, and the first time after a change with --first. The result is
+the ratio of medians: if the machine is busy, it is equally busy for both, and the order alternates. In each
+row, llama.cpp runs at its best settings: weights repacked or as in the file, flash attention or not. All are
+tried briefly, and the best one or two take turns with Puna. Some rows are also compared with OpenVINO GenAI,
+if it is installed. The models are created in build/bench-models on first use.
 """
 
 from __future__ import annotations
@@ -171,6 +172,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, action="append", help="GGUF files instead of the usual rows")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--first", action="store_true", help="publish this run without those before it")
     parser.add_argument("--output", type=Path, help="folder for the results (default: docs, if complete)")
     arguments = parser.parse_args()
     repetitions = 1 if arguments.quick else arguments.repetitions
@@ -209,8 +211,9 @@ def main() -> None:
     print(f"took {(time.time() - began) / 60:.0f} minutes")
     complete = not (arguments.rows or arguments.quick or arguments.model)
     if complete or arguments.output:
-        written = architectures_report if arguments.architectures else report
-        written.REPORT.write(run, arguments.output)
+        written = architectures_report.REPORT if arguments.architectures else report.REPORT
+        alone = arguments.first or arguments.output is not None
+        written.write(report.published(written, run, first=alone), arguments.output)
 
 
 if __name__ == "__main__":

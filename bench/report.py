@@ -1,24 +1,30 @@
 """Output of a comparison: a line per result, Markdown tables, a chart, JSON.
 
-python bench/report.py        # regenerates table and chart from docs/performance.json
+    python bench/report.py        # regenerates table and chart from docs/performance.json
+
+The last complete runs are published, since a machine is faster in some hours than in others: each row is that
+of the run with the median ratio.
 """
 
 from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 
 import psutil
-from pages import DOCS, README, Report
+from pages import DOCS, README, Report, present_commit
 from roofline import Machine
 from rows import BANDWIDTH_BAR
 
 #: Shown in the README.
 README_MODEL = "1b q4_k_m"
+#: Runs that are published together.
+KEPT = 3
 BEST = (
     "llama.cpp is at its best in every row: weights repacked for other kernels or as in the file, with or "
     "without flash attention, whichever is fastest there."
@@ -62,6 +68,10 @@ class Result:
         return self.our_rate / self.their_rate
 
     @property
+    def openvino_ratio(self) -> float:
+        return self.our_rate / statistics.median(self.openvino)
+
+    @property
     def met(self) -> bool:
         return self.bar is None or self.ratio >= self.bar
 
@@ -96,6 +106,50 @@ class Run:
     machine: Machine
     results: list[Result] = field(default_factory=list)
     processor: str = field(default_factory=lambda: processor())
+    commit: str = field(default_factory=present_commit)
+    began: str = field(default_factory=lambda: time.strftime("%Y-%m-%d %H:%M", time.gmtime()))  # UTC
+
+
+@dataclass
+class Row:
+    """A row of the table: the result with the median ratio, its machine, and the ratios of all runs."""
+
+    result: Result
+    machine: Machine
+    ratios: list[float]
+
+
+@dataclass
+class Comparison:
+    """The last complete runs of the same versions on the same processor, the earliest first."""
+
+    runs: list[Run]
+
+    @property
+    def last(self) -> Run:
+        return self.runs[-1]
+
+    def with_run(self, run: Run) -> Comparison:
+        """Return these runs and another one: its own kind only, and the last ones."""
+        alike = [each for each in self.runs if _kind(each) == _kind(run)]
+        return Comparison([*alike, run][-KEPT:])
+
+    def rows(self, ratio: Callable[[Result], float] = lambda result: result.ratio) -> list[Row]:
+        """Return the rows of the last run; of two runs, a row is that of the lower ratio."""
+        measured: dict[tuple[str, str], list[tuple[Result, Machine]]] = {}
+        for run in self.runs:
+            for result in run.results:
+                measured.setdefault((result.model, result.test), []).append((result, run.machine))
+        rows = []
+        for result in self.last.results:
+            all_runs = sorted(measured[result.model, result.test], key=lambda each: ratio(each[0]))
+            chosen, machine = all_runs[(len(all_runs) - 1) // 2]
+            rows.append(Row(chosen, machine, [ratio(each) for each, _ in all_runs]))
+        return rows
+
+
+def _kind(run: Run) -> tuple[str, str, str, int]:
+    return run.versions, run.kernels, run.processor, run.machine.threads
 
 
 def processor() -> str:
@@ -150,13 +204,13 @@ def spread(rates: list[float]) -> str:
     return f"{statistics.median(rates):.1f} ({min(rates):.1f} to {max(rates):.1f})"
 
 
-def table(run: Run) -> str:
+def table(comparison: Comparison) -> str:
     """Format the results as Markdown."""
     text = [
-        f"Tokens per second: median (min to max) of {_repetitions(run)} alternating runs. "
-        f"{run.versions}, {run.machine.threads} threads each, {run.processor}; kernels: {run.kernels}.",
+        f"Tokens per second: median (min to max) of {_repetitions(comparison)} alternating runs. "
+        f"{_measured(comparison.last)}; kernels: {comparison.last.kernels}.",
         "",
-        f"The machine, measured in the same run: {run.machine.sentence()}.",
+        *_hours(comparison),
         "",
         BEST,
         "",
@@ -164,21 +218,21 @@ def table(run: Run) -> str:
         "| share of the machine |",
         "|---|---|---:|---:|---|---:|---:|---:|---:|",
     ]
-    for result in run.results:
-        most = result.ratio_at_bound(run.machine)
+    for row in comparison.rows():
+        result, most = row.result, row.result.ratio_at_bound(row.machine)
         bar = "" if result.bar is None else f"{result.bar:.1f} {'✓' if result.met else '✗'}"
         text.append(
             f"| {result.model} | {result.test} | {spread(result.ours)} | {spread(result.theirs)} "
-            f"| {result.setting} | **{result.ratio:.2f}** | {bar} | {f'{most:.2f}' if most else ''} "
-            f"| {_share(result, run.machine)} |"
+            f"| {result.setting} | {_ratio(row)} | {bar} | {f'{most:.2f}' if most else ''} "
+            f"| {_share(result, row.machine)} |"
         )
-    return "\n".join([*text, *_openvino(run)]) + "\n"
+    return "\n".join([*text, *_openvino(comparison)]) + "\n"
 
 
-def short_table(run: Run) -> str:
+def short_table(comparison: Comparison) -> str:
     """Format the README's table: medians of one model."""
     text = [
-        f"Tokens per second; {run.versions}, {run.machine.threads} threads each, {run.processor}.",
+        f"Tokens per second; {_measured(comparison.last)}.",
         "",
         BEST,
         "",
@@ -186,18 +240,21 @@ def short_table(run: Run) -> str:
         "|---|---:|---:|---|---:|",
     ]
     text += [
-        f"| {result.test} | {result.our_rate:.1f} | {result.their_rate:.1f} "
-        f"| {result.setting} | {result.ratio:.2f} |"
-        for result in run.results
-        if result.model == README_MODEL
+        f"| {row.result.test} | {row.result.our_rate:.1f} | {row.result.their_rate:.1f} "
+        f"| {row.result.setting} | {row.result.ratio:.2f} |"
+        for row in comparison.rows()
+        if row.result.model == README_MODEL
     ]
-    return "\n".join([*text, *_openvino(run)]) + "\n"
+    return "\n".join([*text, *_openvino(comparison)]) + "\n"
 
 
-def _openvino(run: Run) -> list[str]:
+def _openvino(comparison: Comparison) -> list[str]:
     """Format a table of the rows also compared with OpenVINO GenAI, if it was installed."""
-    rows = [result for result in run.results if result.openvino]
-    if not rows:
+    compared = [
+        Run(run.kernels, run.versions, run.machine, [result for result in run.results if result.openvino])
+        for run in comparison.runs
+    ]
+    if not compared[-1].results:
         return []
     text = [
         "",
@@ -206,18 +263,45 @@ def _openvino(run: Run) -> list[str]:
         "| model | test | Puna | OpenVINO GenAI | ratio |",
         "|---|---|---:|---:|---:|",
     ]
-    for result in rows:
-        theirs = statistics.median(result.openvino)
+    for row in Comparison(compared).rows(lambda result: result.openvino_ratio):
+        result = row.result
         text.append(
-            f"| {result.model} | {result.test} | {result.our_rate:.1f} | {theirs:.1f} "
-            f"| {result.our_rate / theirs:.2f} |"
+            f"| {result.model} | {result.test} | {result.our_rate:.1f} "
+            f"| {statistics.median(result.openvino):.1f} | {result.openvino_ratio:.2f} |"
         )
     return text
 
 
-def _repetitions(run: Run) -> str:
+def _measured(run: Run) -> str:
+    """Name what was compared, and where."""
+    return f"{run.versions}, {run.machine.threads} threads each, {run.processor}"
+
+
+def _hours(comparison: Comparison) -> list[str]:
+    """Say when each run was, at which commit, and how fast its machine was."""
+    if len(comparison.runs) == 1:
+        return [f"The machine, measured in the same run: {comparison.last.machine.sentence()}."]
+    text = [
+        f"Each row is that of the run with the median ratio of {len(comparison.runs)} (all are in brackets):",
+        "",
+    ]
+    return text + [
+        f"- {run.began} UTC, {run.commit.partition(' ')[0]}: {run.machine.sentence()}"
+        for run in comparison.runs
+    ]
+
+
+def _ratio(row: Row) -> str:
+    ratio = f"**{row.result.ratio:.2f}**"
+    if len(row.ratios) == 1:
+        return ratio
+    return f"{ratio} ({', '.join(f'{each:.2f}' for each in row.ratios)})"
+
+
+def _repetitions(comparison: Comparison) -> str:
     """Describe the number of runs per row, which is higher for decoding one stream."""
-    fewest, most = (pick(len(result.ours) for result in run.results) for pick in (min, max))
+    counts = [len(result.ours) for run in comparison.runs for result in run.results]
+    fewest, most = min(counts), max(counts)
     return str(fewest) if fewest == most else f"{fewest} to {most}"
 
 
@@ -248,12 +332,13 @@ STYLE = """
 """
 
 
-def chart(run: Run) -> str:
+def chart(comparison: Comparison) -> str:
     """Draw the ratios to llama.cpp as an SVG that is readable on light and dark pages."""
-    longest = max([3.0, *(result.ratio for result in run.results), *(r.bar or 0 for r in run.results)])
+    results = [row.result for row in comparison.rows()]
+    longest = max([3.0, *(result.ratio for result in results), *(result.bar or 0 for result in results)])
     unit = WIDTH / longest
-    height = TOP + ROW * len(run.results) + 34
-    bottom = TOP + ROW * len(run.results) + 4
+    height = TOP + ROW * len(results) + 34
+    bottom = TOP + ROW * len(results) + 4
 
     def x(ratio: float) -> str:
         return f"{LEFT + ratio * unit:.1f}"
@@ -272,7 +357,7 @@ def chart(run: Run) -> str:
         parts.append(
             f'<text class="quiet" x="{x(tick)}" y="{bottom + 17}" text-anchor="middle">{tick}×</text>'
         )
-    for number, result in enumerate(run.results):
+    for number, result in enumerate(results):
         y = TOP + ROW * number
         label = escape(f"{result.model}, {result.test}")
         kind = "ahead" if result.ratio >= 1 else "behind"
@@ -290,8 +375,13 @@ def chart(run: Run) -> str:
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
+def published(report: Report[Comparison], run: Run, *, first: bool = False) -> Comparison:
+    """Return what to publish after a complete run: with those before it, unless it is the first."""
+    return Comparison([]).with_run(run) if first else report.read().run.with_run(run)
+
+
 TABLES = {DOCS / "performance.md": table, README: short_table}
-REPORT = Report(DOCS / "performance.json", "make bench-peers", Run, TABLES, chart)
+REPORT = Report(DOCS / "performance.json", "make bench-peers", Comparison, TABLES, chart)
 
 if __name__ == "__main__":
     REPORT.rewrite()

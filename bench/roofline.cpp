@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <ctime>
+#include <initializer_list>
 #include <thread>
 #include <vector>
 
@@ -63,6 +64,23 @@ uint64_t read(const Line* from, size_t lines, size_t ahead) {
         for (int i = 0; i < 8; i++) all ^= sums[s][i];
     }
     return all;
+}
+
+// Writes cache lines past the caches, if the processor can, since a line that is written there is read first.
+void copy(const Line* from, Line* to, size_t lines, size_t ahead) {
+    for (size_t i = 0; i < lines; i++) {
+        if (ahead) __builtin_prefetch(from + i + ahead, 0, 3);
+#if defined(__AVX512F__)
+        _mm512_stream_si512(reinterpret_cast<__m512i*>(to + i), reinterpret_cast<const __m512i&>(from[i]));
+#elif defined(__AVX__)
+        for (int half = 0; half < 2; half++) {
+            _mm256_stream_si256(reinterpret_cast<__m256i*>(to + i) + half,
+                                _mm256_load_si256(reinterpret_cast<const __m256i*>(from + i) + half));
+        }
+#else
+        to[i] = from[i];
+#endif
+    }
 }
 
 std::atomic<uint64_t> sink;   // keeps results from being optimised away
@@ -185,41 +203,80 @@ int64_t tiles(int64_t rounds) {
 }
 #endif
 
+// Memory with a part for each thread, in huge pages if available.
+class Parts {
+public:
+    Parts(int threads, size_t size) : threads_(threads), part_(size / static_cast<size_t>(threads) & ~(huge - 1)) {
+        void* memory = mmap(nullptr, all(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (memory == MAP_FAILED) return;
+        memory_ = memory;
+        madvise(memory_, all(), MADV_HUGEPAGE);
+        seconds(threads_, [&](int i) { std::memset(part(i), i + 1, part_); });
+    }
+    ~Parts() {
+        if (memory_) munmap(memory_, all());
+    }
+    Parts(const Parts&) = delete;
+    Parts& operator=(const Parts&) = delete;
+
+    // Bytes per second if each thread calls body(its part, lines, streams, lines to prefetch ahead), with the best of
+    // these numbers of streams; 0 if there is no memory.
+    template <class Body>
+    double bandwidth(int passes, std::initializer_list<int> all_streams, Body body) const {
+        double best = 0;
+        if (!memory_) return best;
+        for (int pass = 0; pass < passes; pass++) {
+            for (const int streams : all_streams) {
+                for (const size_t ahead : {size_t{0}, size_t{16}, size_t{64}}) {
+                    const double took = seconds(threads_, [&](int i) {
+                        body(reinterpret_cast<Line*>(part(i)), part_ / sizeof(Line), streams, ahead);
+                    });
+                    best = std::max(best, static_cast<double>(part_) * threads_ / took);
+                }
+            }
+        }
+        return best;
+    }
+
+private:
+    static constexpr size_t huge = size_t{2} << 20;
+
+    size_t all() const { return part_ * static_cast<size_t>(threads_) + huge; }
+    unsigned char* part(int i) const {
+        const auto first = (reinterpret_cast<uintptr_t>(memory_) + huge - 1) & ~(uintptr_t{huge} - 1);
+        return reinterpret_cast<unsigned char*>(first) + static_cast<size_t>(i) * part_;
+    }
+
+    int threads_;
+    size_t part_;
+    void* memory_ = nullptr;
+};
+
 }  // namespace
 
 extern "C" {
 
-// Bytes per second that `threads` threads read from `size` bytes, which exceed the caches. Each thread has its own
-// part, in huge pages if available. Best of several access patterns, because no single one suits every processor.
+// Bytes per second that `threads` threads read from `size` bytes, which exceed the caches. Best of several access
+// patterns, because no single one suits every processor.
 double read_bandwidth(int threads, size_t size, int passes) {
-    const size_t part = size / static_cast<size_t>(threads) & ~((size_t{2} << 20) - 1), lines = part / sizeof(Line);
-    void* memory = mmap(nullptr, part * static_cast<size_t>(threads) + (2 << 20), PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) return 0;
-    const auto first = (reinterpret_cast<uintptr_t>(memory) + (2 << 20) - 1) & ~uintptr_t((2 << 20) - 1);
-    auto* base = reinterpret_cast<unsigned char*>(first);
-    madvise(base, part * static_cast<size_t>(threads), MADV_HUGEPAGE);
-    seconds(threads, [&](int i) { std::memset(base + static_cast<size_t>(i) * part, i + 1, part); });
+    const Parts parts(threads, size);
     // A pass reads everything once, as decoding does.
-    double best = 0;
-    for (int pass = 0; pass < passes; pass++) {
-        for (const int streams : {1, 2, 4, 8}) {
-            for (const size_t ahead : {size_t{0}, size_t{16}, size_t{64}}) {
-                const double took = seconds(threads, [&](int i) {
-                    const Line* from = reinterpret_cast<const Line*>(base + static_cast<size_t>(i) * part);
-                    uint64_t found = 0;
-                    if (streams == 1) found = read<1>(from, lines, ahead);
-                    if (streams == 2) found = read<2>(from, lines, ahead);
-                    if (streams == 4) found = read<4>(from, lines, ahead);
-                    if (streams == 8) found = read<8>(from, lines, ahead);
-                    sink.fetch_xor(found);
-                });
-                best = std::max(best, static_cast<double>(part) * threads / took);
-            }
-        }
-    }
-    munmap(memory, part * static_cast<size_t>(threads) + (2 << 20));
-    return best;
+    return parts.bandwidth(passes, {1, 2, 4, 8}, [&](Line* from, size_t lines, int streams, size_t ahead) {
+        uint64_t found = 0;
+        if (streams == 1) found = read<1>(from, lines, ahead);
+        if (streams == 2) found = read<2>(from, lines, ahead);
+        if (streams == 4) found = read<4>(from, lines, ahead);
+        if (streams == 8) found = read<8>(from, lines, ahead);
+        sink.fetch_xor(found);
+    });
+}
+
+// The same, of reading one half and writing the other.
+double copy_bandwidth(int threads, size_t size, int passes) {
+    const Parts parts(threads, size);
+    return parts.bandwidth(passes, {1}, [&](Line* from, size_t lines, int, size_t ahead) {
+        copy(from, from + lines / 2, lines / 2, ahead);
+    });
 }
 
 // Multiply-adds per second: float32, 8-bit integers in vectors, 8-bit integers in AMX tiles; 0: cannot.

@@ -122,8 +122,10 @@ def load_library() -> ctypes.CDLL:
         command = [compiler, "-std=c++17", "-O3", "-march=native", "-shared", "-fPIC", "-pthread"]
         subprocess.run([*command, SOURCE, "-o", library], check=True)
         loaded = ctypes.CDLL(str(library))
-    loaded.read_bandwidth.argtypes = [ctypes.c_int, ctypes.c_size_t, ctypes.c_int]
-    for function in (loaded.read_bandwidth, loaded.float_peak, loaded.byte_peak, loaded.tile_peak):
+    bandwidths = loaded.read_bandwidth, loaded.copy_bandwidth
+    for function in bandwidths:
+        function.argtypes = [ctypes.c_int, ctypes.c_size_t, ctypes.c_int]
+    for function in (*bandwidths, loaded.float_peak, loaded.byte_peak, loaded.tile_peak):
         function.restype = ctypes.c_double
     return loaded
 
@@ -131,6 +133,11 @@ def load_library() -> ctypes.CDLL:
 def read_bandwidth(threads: int, passes: int = 1) -> float:
     """Return the bytes per second of the fastest of several ways to read a gigabyte, in half a second."""
     return float(load_library().read_bandwidth(threads, READ_BYTES, passes))
+
+
+def copy_bandwidth(threads: int, passes: int = 1) -> float:
+    """Return the bytes per second, read and written, of copying half a gigabyte past the caches."""
+    return float(load_library().copy_bandwidth(threads, READ_BYTES, passes))
 
 
 def measure(threads: int) -> Machine:
