@@ -96,7 +96,7 @@ struct Products {
                 tasks.push_back({&block, g, std::min(grain, range.groups - g)});
             }
         }
-        parallel_for(static_cast<int64_t>(tasks.size()), [&](int64_t i, int) {
+        parallel_runs(static_cast<int64_t>(tasks.size()), [&](int64_t i, int) {
             const Task& task = tasks[static_cast<size_t>(i)];
             const int64_t begin = task.block->begin, end = task.block->end;
             const RowRange range(stack, task.block->expert * rows, rows);
@@ -174,7 +174,7 @@ private:
                 for (size_t b = first; b < end; b++) tasks.push_back({&blocks[b], p * piece});
             }
         }
-        parallel_for(static_cast<int64_t>(tasks.size()), [&](int64_t i, int) {
+        parallel_runs(static_cast<int64_t>(tasks.size()), [&](int64_t i, int) {
             thread_local std::vector<float> room(2 * token_block * piece_room);
             const auto& task = tasks[static_cast<size_t>(i)];
             widen(*task.first, task.second, room.data());
