@@ -98,16 +98,19 @@ void linear_attention(const LinearAttention& call) {
     const std::vector<int64_t> bounds = sequence_bounds(call.rows);
     const int64_t sequences = static_cast<int64_t>(bounds.size()) - 1, of_each = call.heads * pieces;
     const bool nontemporal = sequences * call.heads * call.key_dim * call.value_dim >= floats_past_caches;
-    const int64_t rows_each = sequences ? call.rows.rows / sequences : 1;
-    const int64_t cost = rows_each * call.key_dim * kernels.columns;
-    parallel_ranges(sequences * of_each, floats_per_task / (cost + 1) + 1, [&](int64_t begin, int64_t end, int) {
+    const int64_t tasks = sequences * of_each;
+    const auto memory_of = [&](int64_t task) {
+        const int64_t head = task % of_each / pieces, column = task % pieces * kernels.columns;
+        const int64_t slot = call.rows.sources[bounds[task / of_each]];
+        return call.states + (slot * call.heads + head) * call.key_dim * call.value_dim + column;
+    };
+    parallel_runs(tasks, [&](int64_t task, int) {
         thread_local std::vector<float> room;
         room.resize(call.key_dim * (kernels.columns + 1));
-        for (int64_t task = begin; task < end; task++) {
-            const int64_t sequence = task / of_each, rest = task % of_each;
-            kernels.linear_attention(call, rest / pieces, rest % pieces * kernels.columns, bounds[sequence],
-                                     bounds[sequence + 1], nontemporal, room.data());
-        }
+        const int64_t sequence = task / of_each;
+        const float* next = nontemporal && task + 1 < tasks ? memory_of(task + 1) : nullptr;
+        kernels.linear_attention(call, task % of_each / pieces, task % pieces * kernels.columns, bounds[sequence],
+                                 bounds[sequence + 1], nontemporal, next, room.data());
     });
 }
 

@@ -82,9 +82,10 @@ struct RecurrentKernels {
     void (*pool)(const float* const* values, const float* const* gates, const float* bias, int64_t taps, int64_t width,
                  float* y);
     // Rows [begin, end) of one sequence, for one head and up to `columns` of the values' columns, from `column` on.
-    // `room` is for key_dim * (columns + 1) floats. `nontemporal`: states are written past the caches.
+    // `room` is for key_dim * (columns + 1) floats. `nontemporal`: states are written past the caches. `next` is where the
+    // memory of the call after this one begins, to be fetched meanwhile, or null.
     void (*linear_attention)(const LinearAttention& call, int64_t head, int64_t column, int64_t begin, int64_t end,
-                             bool nontemporal, float* room);
+                             bool nontemporal, const float* next, float* room);
     int64_t columns;
 };
 

@@ -96,8 +96,9 @@ struct Piece {
 
 // Rows of a memory that are prefetched before one is loaded.
 constexpr int64_t rows_ahead = 24;
+template <int locality>
 PUNA_INLINE void prefetch(const float* from) {
-    for (int64_t i = 0; i < columns; i += 16) __builtin_prefetch(from + i, 0, 0);
+    for (int64_t i = 0; i < columns; i += 16) __builtin_prefetch(from + i, 0, locality);
 }
 
 // What is removed from a memory before something is added.
@@ -117,7 +118,7 @@ struct No {
 // each line would be read first, though it will have left the caches before the next step.
 template <Rule rule, bool decay_of_keys>
 void linear_attention_rows(const LinearAttention& call, int64_t head, int64_t column, int64_t begin, int64_t end,
-                           bool nontemporal, float* room) {
+                           bool nontemporal, const float* next, float* room) {
     constexpr bool delta = rule == Rule::delta, removes = rule == Rule::removal;
     const int64_t keys = call.key_dim, width = call.value_dim, count = width - column;
     const int64_t key_head = call.tiled ? head % call.key_heads : head * call.key_heads / call.heads;
@@ -137,7 +138,7 @@ void linear_attention_rows(const LinearAttention& call, int64_t head, int64_t co
     Piece found = Piece::zero();   // by this row's key or probe
     const float *finder = of_row(finders, begin), *before = state(call.rows.sources[begin]);
     for (int64_t i = 0; i < keys; i++) {
-        prefetch(before + (i + rows_ahead) * width);
+        if (i + rows_ahead < keys) prefetch<0>(before + (i + rows_ahead) * width);
         Piece piece = Piece::load(before + i * width, count);
         if (removes) found.add(Vec::splat(finder[i]), piece);
         piece.scale(decay_of_keys ? Vec::splat(factors[i]) : factor);
@@ -180,6 +181,7 @@ void linear_attention_rows(const LinearAttention& call, int64_t head, int64_t co
                         entries.store(held + k * Vec::width);
                     }
                 }
+                if (!decays.value && next) prefetch<2>(next + i * width);
                 if (keeps.value) {
                     past_caches ? piece.store_nontemporal(kept + i * width) : piece.store(kept + i * width, count);
                 }
@@ -198,9 +200,9 @@ void linear_attention_rows(const LinearAttention& call, int64_t head, int64_t co
 }
 
 void linear_attention_piece(const LinearAttention& call, int64_t head, int64_t column, int64_t begin, int64_t end,
-                            bool nontemporal, float* room) {
+                            bool nontemporal, const float* next, float* room) {
     const auto rows_by = [&](auto rows, auto rows_of_keys) {
-        (call.decay_of_keys ? rows_of_keys : rows)(call, head, column, begin, end, nontemporal, room);
+        (call.decay_of_keys ? rows_of_keys : rows)(call, head, column, begin, end, nontemporal, next, room);
     };
     if (call.probes) {
         rows_by(linear_attention_rows<Rule::removal, false>, linear_attention_rows<Rule::removal, true>);
