@@ -49,13 +49,11 @@ def cached_rate(kind: GGMLType, tokens: int) -> float:
     return (more_rows - SOME_ROWS) * COLUMNS * tokens / float(np.median(times))
 
 
-def decode_shares(
-    kind: GGMLType, cached: float, reads: list[float], copies: list[float]
-) -> tuple[float, float]:
+def decode_shares(kind: GGMLType, cached: float, reads: list[float]) -> tuple[float, float]:
     """Return the shares of their bounds that products of 1 token and of STREAMS reach from memory.
 
-    The bandwidth is measured before and after each, that of copies after it; `cached` is the multiply-adds
-    per second of one thread with the streams' tokens and weights in the cache.
+    The bandwidth is measured before and after each; `cached` is the multiply-adds per second of one thread
+    with the streams' tokens and weights in the cache.
     """
     ops = default_backend()
     rows = 8192
@@ -67,7 +65,6 @@ def decode_shares(
         before = roofline.read_bandwidth(ops.threads())
         took = seconds(lambda i, x=x: ops.linear(x, weights[i % len(weights)]))
         reads += [before, after := roofline.read_bandwidth(ops.threads())]
-        copies.append(roofline.copy_bandwidth(ops.threads()))
         reading = weights[0].packed.nbytes / max(before, after)
         shares[tokens].append((reading if tokens == 1 else max(reading, multiplying)) / took)
     return float(np.median(shares[1])), float(np.median(shares[STREAMS]))
@@ -80,19 +77,19 @@ def main() -> None:
     parser.add_argument("--types", nargs="+", default=TYPES, choices=TYPES)
     parser.add_argument("--output", type=Path, help=f"folder for the results (make: {DOCS.name})")
     chosen = parser.parse_args()
-    peak, rows = roofline.measure(1).byte_peak, list[Row]()
+    peak, rows, threads = roofline.measure(1).byte_peak, list[Row](), default_backend().threads()
     reads, copies = list[float](), list[float]()
     for name in chosen.types:
         products, every = roofline.multiplications(name)
         kind = GGMLType[name]
         cached = cached_rate(kind, STREAMS)
-        one, streams = decode_shares(kind, cached, reads, copies)
+        one, streams = decode_shares(kind, cached, reads)
+        copies.append(roofline.copy_bandwidth(threads))
         rows.append(
             Row(name, products / every, cached_rate(kind, TOKENS) / peak, one, cached / peak, streams)
         )
         print(line(rows[-1]), flush=True)
     if chosen.output:
-        threads = default_backend().threads()
         medians = float(np.median(reads)), float(np.median(copies))
         REPORT.write(Run(processor(), threads, peak, *medians, rows), chosen.output)
 

@@ -45,8 +45,8 @@ def line(row: Row) -> str:
 def table(run: Run) -> str:
     """Format the table."""
     text = [
-        f"{run.processor}: {run.byte_peak / 1e9:.0f} G 8-bit multiply-adds/s in a thread; {run.threads} read "
-        f"{run.read / 1e9:.1f} GB/s and copy with {run.copy / 1e9:.1f} GB/s, read and written.",
+        f"{run.processor}: {run.byte_peak / 1e9:.0f} G 8-bit multiply-adds/s in a thread; {run.threads} "
+        f"threads read {run.read / 1e9:.1f} GB/s, and copy at {run.copy / 1e9:.1f} GB/s, reads plus writes.",
         "",
         "| type | bound of a prompt's products | the kernel reaches | one token: share of bandwidth "
         "| 8 tokens, in the cache | from memory: share of the longer |",

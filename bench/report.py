@@ -12,7 +12,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
 
@@ -130,7 +130,7 @@ class Comparison:
         return self.runs[-1]
 
     def with_run(self, run: Run) -> Comparison:
-        """Return these runs and another one: its own kind only, and the last ones."""
+        """Return the last of these runs that are of the same kind as another one, and that one."""
         alike = [each for each in self.runs if _kind(each) == _kind(run)]
         return Comparison([*alike, run][-KEPT:])
 
@@ -251,8 +251,7 @@ def short_table(comparison: Comparison) -> str:
 def _openvino(comparison: Comparison) -> list[str]:
     """Format a table of the rows also compared with OpenVINO GenAI, if it was installed."""
     compared = [
-        Run(run.kernels, run.versions, run.machine, [result for result in run.results if result.openvino])
-        for run in comparison.runs
+        replace(run, results=[result for result in run.results if result.openvino]) for run in comparison.runs
     ]
     if not compared[-1].results:
         return []
@@ -282,7 +281,7 @@ def _hours(comparison: Comparison) -> list[str]:
     if len(comparison.runs) == 1:
         return [f"The machine, measured in the same run: {comparison.last.machine.sentence()}."]
     text = [
-        f"Each row is that of the run with the median ratio of {len(comparison.runs)} (all are in brackets):",
+        f"Each row is from the one of {len(comparison.runs)} runs with the median ratio; brackets show all:",
         "",
     ]
     return text + [
@@ -377,7 +376,7 @@ def chart(comparison: Comparison) -> str:
 
 def published(report: Report[Comparison], run: Run, *, first: bool = False) -> Comparison:
     """Return what to publish after a complete run: with those before it, unless it is the first."""
-    return Comparison([]).with_run(run) if first else report.read().run.with_run(run)
+    return Comparison([run]) if first else report.read().run.with_run(run)
 
 
 TABLES = {DOCS / "performance.md": table, README: short_table}

@@ -66,7 +66,7 @@ uint64_t read(const Line* from, size_t lines, size_t ahead) {
     return all;
 }
 
-// Writes cache lines past the caches, if the processor can, since a line that is written there is read first.
+// Writes past the caches, if the processor can: a line that is written into them is read first.
 void copy(const Line* from, Line* to, size_t lines, size_t ahead) {
     for (size_t i = 0; i < lines; i++) {
         if (ahead) __builtin_prefetch(from + i + ahead, 0, 3);

@@ -98,19 +98,29 @@ void linear_attention(const LinearAttention& call) {
     const std::vector<int64_t> bounds = sequence_bounds(call.rows);
     const int64_t sequences = static_cast<int64_t>(bounds.size()) - 1, of_each = call.heads * pieces;
     const bool nontemporal = sequences * call.heads * call.key_dim * call.value_dim >= floats_past_caches;
-    const int64_t tasks = sequences * of_each;
-    const auto memory_of = [&](int64_t task) {
-        const int64_t head = task % of_each / pieces, column = task % pieces * kernels.columns;
-        const int64_t slot = call.rows.sources[bounds[task / of_each]];
-        return call.states + (slot * call.heads + head) * call.key_dim * call.value_dim + column;
+    const int64_t rows_each = sequences ? call.rows.rows / sequences : 1;
+    const int64_t grain = floats_per_task / (rows_each * call.key_dim * kernels.columns + 1) + 1;
+    struct Part {
+        int64_t begin, end;   // rows of a sequence
+        int64_t head, column;
     };
-    parallel_runs(tasks, [&](int64_t task, int) {
+    const int64_t parts = sequences * of_each;
+    const auto part_at = [&](int64_t i) {
+        const int64_t sequence = i / of_each;
+        return Part{bounds[sequence], bounds[sequence + 1], i % of_each / pieces, i % pieces * kernels.columns};
+    };
+    const auto memory_of = [&](const Part& part) {
+        const int64_t slot = call.rows.sources[part.begin];
+        return call.states + (slot * call.heads + part.head) * call.key_dim * call.value_dim + part.column;
+    };
+    parallel_runs((parts + grain - 1) / grain, [&](int64_t task, int) {
         thread_local std::vector<float> room;
         room.resize(call.key_dim * (kernels.columns + 1));
-        const int64_t sequence = task / of_each;
-        const float* next = nontemporal && task + 1 < tasks ? memory_of(task + 1) : nullptr;
-        kernels.linear_attention(call, task % of_each / pieces, task % pieces * kernels.columns, bounds[sequence],
-                                 bounds[sequence + 1], nontemporal, next, room.data());
+        for (int64_t i = task * grain; i < std::min(parts, (task + 1) * grain); i++) {
+            const Part part = part_at(i);
+            const float* next = nontemporal && i + 1 < parts ? memory_of(part_at(i + 1)) : nullptr;
+            kernels.linear_attention(call, part.head, part.column, part.begin, part.end, nontemporal, next, room.data());
+        }
     });
 }
 

@@ -57,6 +57,7 @@ public:
         return count_ > 0 && sample_kernels().scan(logits_, count_, &largest_) && largest_ > -infinity;
     }
 
+    // The place of the largest logit, the first of equals: that of the first one above the next smaller float.
     int64_t first_largest() const {
         int32_t ids[1 + 16];
         int64_t stop;
