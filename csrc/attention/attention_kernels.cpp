@@ -102,11 +102,15 @@ public:
         // No tile before the first one has prefetched it, and short sequences have no other.
         prefetcher(all_keys, 0, as_words(call.key_type)).prefetch_all();
         empty_state();
-        if (keeps_chunk(call) && block.kv_heads == 1 && vectors > attention_piece) attend_pieces();
+        if (in_pieces()) attend_pieces();
         else attend_tiles();
     }
 
 private:
+    PUNA_INLINE bool in_pieces() const {
+        return keeps_chunk(call) && block.kv_heads == 1 && vectors > attention_piece;
+    }
+
     // Every tile is unpacked for all query vectors.
     void attend_tiles() const {
         float* scores = scratch.rest;
@@ -186,9 +190,14 @@ private:
     }
 
     PUNA_INLINE CellPrefetcher prefetcher(const Rows& rows, int tile, bool words) const {
-        const int work = words ? few_words_gather_work : vectors > max_rows ? 0 : few_gather_work;
         const Range cells = used(tile);
-        return CellPrefetcher(cells_of(tile) + cells.begin, max(0, cells.size()), rows, block.kv_heads, work);
+        return CellPrefetcher(cells_of(tile) + cells.begin, max(0, cells.size()), rows, block.kv_heads,
+                              gather_work(words));
+    }
+    // How much of a tile's time making it takes, in percent. Pieces are multiplied when all tiles have been made.
+    PUNA_INLINE int gather_work(bool words) const {
+        if (!words) return vectors > max_rows ? 0 : few_gather_work;
+        return in_pieces() ? 100 : 100 * words_gather_vectors / (words_gather_vectors + vectors);
     }
     // What is needed after a tile of keys, or of values.
     PUNA_INLINE CellPrefetcher after_keys(int tile) const {
@@ -231,7 +240,7 @@ private:
 #if defined(__AVX512F__)
         if (as_words(call.key_type)) {
             return score_words(call, with_tile(tile, some), q, scratch.q_worth + some.begin, keys.numbers, keys.worth,
-                               scores + tile);
+                               next_tile, scores + tile);
         }
 #endif
         score_tile(call, with_tile(tile, some), q, keys.numbers, next_tile, scores + tile);
@@ -253,7 +262,7 @@ private:
 #if defined(__AVX512F__)
         if (as_words(call.value_type)) {
             return add_value_words(call, with_tile(tile, some), weights + tile, scratch.weight_worth, values.numbers,
-                                   values.worth, to);
+                                   values.worth, next_tile, to);
         }
 #endif
         add_value_tile(call, with_tile(tile, some), weights + tile, values.numbers, next_tile, to);

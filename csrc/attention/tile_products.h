@@ -89,23 +89,31 @@ void add_value_tile(const AttentionCall& call, const TileVectors& vectors, const
 }
 
 #if defined(__AVX512F__)
+// Lines to prefetch before and after each few vectors that are multiplied as integers.
+PUNA_INLINE int lines_of_words(const TileVectors& vectors, const CellPrefetcher& next_tile) {
+    return next_tile.lines_of_multiplying(2 * ((vectors.count + max_rows - 1) / max_rows));
+}
+
 // The same as score_tile, of integers: queries and keys [pairs_of(dim), tile_cells] in the units `q_worth` and
 // `key_worth` [tile_cells].
 void score_words(const AttentionCall& call, const TileVectors& vectors, const float* q, const float* q_worth,
-                 const float* keys, const float* key_worth, float* scores) {
+                 const float* keys, const float* key_worth, CellPrefetcher& next_tile, float* scores) {
     const int q_stride = call.padded_dim();
+    const int lines = lines_of_words(vectors, next_tile);
     for_few_vectors(vectors, [&](int m, int taken, Range cells) {
+        next_tile.prefetch(lines);
         const int begin = cells.begin / Vec::width * Vec::width;
         multiply_pairs(taken, (cells.end - begin + Vec::width - 1) / Vec::width, q + int64_t(m) * q_stride, q_stride,
                        q_worth + m, keys + begin, tile_cells, key_worth + begin, pairs_of(call.dim),
                        scores + int64_t(m) * attention_score_stride + begin, attention_score_stride);
+        next_tile.prefetch(lines);
     });
 }
 
 // The same as add_value_tile, of integers: values [tile_cells / 2, padded_value_dim]. Weights become words first, whose
 // units go to `weight_worth` [vectors, tile_runs]; `largest` [tile_cells] are the largest numbers of the cells' values.
 void add_value_words(const AttentionCall& call, const TileVectors& vectors, float* weights, float* weight_worth,
-                     const float* values, const float* largest, float* to) {
+                     const float* values, const float* largest, CellPrefetcher& next_tile, float* to) {
     const int stride = call.padded_value_dim(), value_vectors = (call.value_dim + Vec::width - 1) / Vec::width;
     for (int first = 0; first < vectors.count; first += weighed_together) {
         weight_words(min(weighed_together, vectors.count - first), largest, weight_worth + first * tile_runs,
@@ -114,11 +122,14 @@ void add_value_words(const AttentionCall& call, const TileVectors& vectors, floa
                          return TileWeights{weights + int64_t(m) * attention_score_stride, vectors.seen_by(m)};
                      });
     }
+    const int lines = lines_of_words(vectors, next_tile);
     for (int m = 0; m < vectors.count; m += max_rows) {
+        next_tile.prefetch(lines);
         add_runs<tile_runs, run_cells / 2>(
             min(max_rows, vectors.count - m), value_vectors, weights + int64_t(m) * attention_score_stride,
             attention_score_stride, weight_worth + m * tile_runs, tile_runs, values, stride,
             to + int64_t(m) * stride, stride);
+        next_tile.prefetch(lines);
     }
 }
 #endif

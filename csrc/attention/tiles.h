@@ -77,7 +77,7 @@ public:
                 at = base + *cell++ * stride;
                 end = at + row_bytes;
             }
-            __builtin_prefetch(at, 0, 2);
+            __builtin_prefetch(at, 0, 3);
         }
     }
 
@@ -97,9 +97,9 @@ private:
 };
 constexpr int depth_part = 16, cells_part = 8;
 
-// Making a tile of floats for a few query vectors takes much of the time, one of integers most of it; with many,
-// multiplying takes nearly all.
-constexpr int few_gather_work = 60, few_words_gather_work = 100;
+// Making a tile of floats for a few query vectors takes much of the time; with many, multiplying takes nearly all. Making
+// one of integers takes as long as multiplying it with seven vectors.
+constexpr int few_gather_work = 60, words_gather_vectors = 7;
 
 // The tile's cell at `j`; cells beyond those in use are replaced by the first or last one in use.
 PUNA_INLINE int32_t cell_at(const int32_t* cells, Range used, int j) {

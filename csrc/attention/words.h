@@ -134,6 +134,15 @@ PUNA_INLINE void with_usual(int dim, Body body) {
     }
 }
 
+// Prefetches a vector's width of rows from the second-level cache into the first.
+template <class Row, class Dim>
+PUNA_INLINE void fetch_rows(const Row* rows, Dim dim) {
+    constexpr int line = 64 / sizeof(*rows->p);
+    for (int i = 0; i < Vec::width; i++) {
+        for (int d = 0; d < dim; d += line) __builtin_prefetch(rows[i].p + d, 0, 3);
+    }
+}
+
 // for_rows_of_cells, if vectors can be read where the rows are stored.
 template <class Row, class Dim, class Measure, class Convert>
 PUNA_INLINE void for_stored_rows(const Rows& stored, Dim dim, const int32_t* cells, Range used, Measure measure,
@@ -143,7 +152,10 @@ PUNA_INLINE void for_stored_rows(const Rows& stored, Dim dim, const int32_t* cel
     for (int j = begin; j < end; j++) {
         rows[j] = {reinterpret_cast<decltype(Row::p)>(stored.row(cell_at(cells, used, j)))};
     }
-    for (int j = begin; j < end; j += Vec::width) measure(rows + j, dim, j);
+    for (int j = begin; j < end; j += Vec::width) {
+        if (j + Vec::width < end) fetch_rows(rows + j + Vec::width, dim);
+        measure(rows + j, dim, j);
+    }
     for (int j = begin; j < end; j += Vec::width) convert(rows + j, dim, j);
 }
 
@@ -198,6 +210,7 @@ void gather_key_words(const Rows& keys, const int32_t* cells, Range used, CellPr
         [&](const auto* rows, auto dim, int j) __attribute__((always_inline)) {
             for_blocks_of_pairs(dim, [&](int d, int half) __attribute__((always_inline)) {
                 __m512 block[Vec::width];
+#pragma GCC unroll 16
                 for (int i = 0; i < Vec::width; i++) {
                     if (i % 4 == 0) next.prefetch(lines);
                     const Vec factor = Vec::splat(factors[j + i]);
@@ -227,16 +240,18 @@ void gather_value_words(const Rows& values, const int32_t* cells, Range used, Ce
     alignas(64) float factors[tile_cells];
     CellPrefetcher next = next_tile;
     const int lines = next.lines_of_gathering(tile_cells / 2);
+    const int64_t stride = values.padded;
     for_rows_of_cells(
         values, direct, cells, used, few_values,
         [&](const auto* rows, auto dim, int j) __attribute__((always_inline)) {
             measure_values(rows, dim, factors + j, largest + j);
         },
         [&](const auto* rows, auto dim, int j) __attribute__((always_inline)) {
-            for (int i = 0; i < Vec::width; i += 2) {
+            float* to = pairs + j / 2 * stride;
+#pragma GCC unroll 2
+            for (int i = 0; i < Vec::width; i += 2, to += stride) {
                 next.prefetch(lines);
                 const Vec first = Vec::splat(factors[j + i]), second = Vec::splat(factors[j + i + 1]);
-                float* to = pairs + int64_t(j + i) / 2 * values.padded;
                 for (int d = 0; d < dim; d += Vec::width) {
                     pair_of(rows[i](d), first, rows[i + 1](d), second).store(to + d);
                 }
