@@ -42,12 +42,12 @@ struct HalfRow {
     const half* p;
 
     PUNA_INLINE Vec operator()(int d) const { return Vec::load(p + d); }
-    PUNA_INLINE Ints largest_bits(int dim) const { return largest_half_bits(p, dim); }
-    static PUNA_INLINE Vec magnitude(Ints bits) { return halves_to_floats(bits); }
+    PUNA_INLINE Ints magnitudes(int dim) const { return largest_half_magnitudes(p, dim); }
+    static PUNA_INLINE Vec largest(const Ints* magnitudes) { return largest_halves(magnitudes); }
 };
 
 template <class Row>
-PUNA_INLINE Ints largest_float_bits(Row row, int dim) {
+PUNA_INLINE Ints largest_magnitudes(Row row, int dim) {
     Ints most = Ints::splat(0);
     for (int d = 0; d < dim; d += Vec::width) most = max(most, bit_and(bits_of(row(d)), Ints::splat(0x7fffffff)));
     return most;
@@ -57,16 +57,16 @@ struct BfloatRow {
     const bfloat* p;
 
     PUNA_INLINE Vec operator()(int d) const { return load_bfloats(p + d); }
-    PUNA_INLINE Ints largest_bits(int dim) const { return largest_float_bits(*this, dim); }
-    static PUNA_INLINE Vec magnitude(Ints bits) { return from_bits(bits); }
+    PUNA_INLINE Ints magnitudes(int dim) const { return largest_magnitudes(*this, dim); }
+    static PUNA_INLINE Vec largest(const Ints* magnitudes) { return from_bits(largest_of_lanes(magnitudes)); }
 };
 
 struct FloatRow {
     const float* p;
 
     PUNA_INLINE Vec operator()(int d) const { return Vec::load(p + d); }
-    PUNA_INLINE Ints largest_bits(int dim) const { return largest_float_bits(*this, dim); }
-    static PUNA_INLINE Vec magnitude(Ints bits) { return from_bits(bits); }
+    PUNA_INLINE Ints magnitudes(int dim) const { return largest_magnitudes(*this, dim); }
+    static PUNA_INLINE Vec largest(const Ints* magnitudes) { return from_bits(largest_of_lanes(magnitudes)); }
 };
 
 // The sums of squares by lane.
@@ -225,9 +225,9 @@ void gather_key_words(const Rows& keys, const int32_t* cells, Range used, CellPr
 // The factors that make integers of a vector's width of values, and the largest number of each cell.
 template <class Row, class Dim>
 PUNA_INLINE void measure_values(const Row* rows, Dim dim, float* factors, float* largest) {
-    Ints bits[Vec::width];
-    for (int i = 0; i < Vec::width; i++) bits[i] = rows[i].largest_bits(dim);
-    const Vec most = Row::magnitude(largest_of_lanes(bits)), zero = Vec::splat(0);
+    Ints magnitudes[Vec::width];
+    for (int i = 0; i < Vec::width; i++) magnitudes[i] = rows[i].magnitudes(dim);
+    const Vec most = Row::largest(magnitudes), zero = Vec::splat(0);
     pick(greater(most, Vec::splat(smallest_scaled)), Vec::splat(largest_word) / most, zero).store(factors);
     most.store(largest);
 }

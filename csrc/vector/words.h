@@ -44,8 +44,8 @@ PUNA_INLINE void store_words(Vec low, Vec high, void* to) {
     _mm512_storeu_si512(to, _mm512_permutexvar_epi64(order, packed));
 }
 
-// The largest magnitude of `count` halves, a multiple of 16, as the bits of a half in some lane: NaN > infinity > others.
-PUNA_INLINE Ints largest_half_bits(const half* p, int count) {
+// The largest magnitudes of every 32nd of `count` halves, a multiple of 16: NaN > infinity > others.
+PUNA_INLINE Ints largest_half_magnitudes(const half* p, int count) {
     const __m512i magnitude = _mm512_set1_epi16(0x7fff);
     __m512i most = _mm512_setzero_si512();
     int i = 0;
@@ -56,43 +56,64 @@ PUNA_INLINE Ints largest_half_bits(const half* p, int count) {
         const __m512i rest = _mm512_zextsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + i)));
         most = _mm512_max_epu16(most, _mm512_and_si512(rest, magnitude));
     }
-    const __m512i lower = _mm512_and_si512(most, _mm512_set1_epi32(0xffff)), upper = _mm512_srli_epi32(most, 16);
-    return {_mm512_max_epu16(lower, upper)};
+    return {most};
 }
 
-// Halves, in the lower parts of the lanes, as floats.
-PUNA_INLINE Vec halves_to_floats(Ints bits) { return {_mm512_cvtph_ps(_mm512_cvtepi32_epi16(bits.v))}; }
-
-// The largest lanes of four vectors.
-PUNA_INLINE __m128i largest_lanes(Ints a, Ints b, Ints c, Ints d) {
-    const auto fold = [](Ints x) {
-        return _mm256_max_epi32(_mm512_castsi512_si256(x.v), _mm512_extracti64x4_epi64(x.v, 1));
+// Folds the quarters of each of four vectors into one, and joins the four.
+template <class Fold>
+PUNA_INLINE __m512i folded_quarters(__m512i a, __m512i b, __m512i c, __m512i d, Fold fold) {
+    const auto halves = [&](__m512i x, __m512i y) {
+        return fold(_mm512_shuffle_i32x4(x, y, 0x44), _mm512_shuffle_i32x4(x, y, 0xee));
     };
-    const auto columns = [](__m256i x, __m256i y) {
-        return _mm256_max_epi32(_mm256_unpacklo_epi32(x, y), _mm256_unpackhi_epi32(x, y));
-    };
-    const __m256i ab = columns(fold(a), fold(b)), cd = columns(fold(c), fold(d));
-    const __m256i all = _mm256_max_epi32(_mm256_unpacklo_epi64(ab, cd), _mm256_unpackhi_epi64(ab, cd));
-    return _mm_max_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));
+    const __m512i ab = halves(a, b), cd = halves(c, d);
+    return fold(_mm512_shuffle_i32x4(ab, cd, 0x88), _mm512_shuffle_i32x4(ab, cd, 0xdd));
 }
 
-// Four quarters of a vector. By way of memory, its load would wait until all four stores are done.
-PUNA_INLINE Ints joined(__m128i a, __m128i b, __m128i c, __m128i d) {
-    const __m256i low = _mm256_inserti128_si256(_mm256_castsi128_si256(a), b, 1);
-    const __m256i high = _mm256_inserti128_si256(_mm256_castsi128_si256(c), d, 1);
-    return {_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1)};
+// Folds the lanes of each of 16 vectors into the lane of its number.
+template <class Fold>
+PUNA_INLINE __m512i folded_lanes(const __m512i* v, Fold fold) {
+    const auto pair = [&](__m512i x, __m512i y) {
+        return fold(_mm512_unpacklo_epi32(x, y), _mm512_unpackhi_epi32(x, y));
+    };
+    const auto four = [&](const __m512i* w) {
+        const __m512i ab = pair(w[0], w[1]), cd = pair(w[2], w[3]);
+        return fold(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
+    };
+    return folded_quarters(four(v), four(v + 4), four(v + 8), four(v + 12), fold);
 }
 
 // The sum of the lanes of each of a vector's width of vectors.
 PUNA_INLINE Vec sums_of_lanes(const Vec* v) {
-    const auto four = [v](int i) { return _mm_castps_si128(sum_lanes(v[i], v[i + 1], v[i + 2], v[i + 3])); };
-    return from_bits(joined(four(0), four(4), four(8), four(12)));
+    __m512i bits[Vec::width];
+    for (int i = 0; i < Vec::width; i++) bits[i] = bits_of(v[i]).v;
+    return from_bits({folded_lanes(bits, [](__m512i a, __m512i b) {
+        return _mm512_castps_si512(_mm512_add_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b)));
+    })});
 }
 
 // The largest lane of each.
 PUNA_INLINE Ints largest_of_lanes(const Ints* v) {
-    const auto four = [v](int i) { return largest_lanes(v[i], v[i + 1], v[i + 2], v[i + 3]); };
-    return joined(four(0), four(4), four(8), four(12));
+    __m512i bits[Vec::width];
+    for (int i = 0; i < Vec::width; i++) bits[i] = v[i].v;
+    return {folded_lanes(bits, [](__m512i a, __m512i b) { return _mm512_max_epi32(a, b); })};
+}
+
+// The largest of the 32 halves in each, none of which is negative.
+PUNA_INLINE Vec largest_halves(const Ints* v) {
+    const auto larger = [](__m512i a, __m512i b) { return _mm512_max_epu16(a, b); };
+    const auto two = [&](const Ints* w) {
+        return larger(_mm512_unpacklo_epi16(w[0].v, w[1].v), _mm512_unpackhi_epi16(w[0].v, w[1].v));
+    };
+    const auto four = [&](const Ints* w) {
+        const __m512i ab = two(w), cd = two(w + 2);
+        return larger(_mm512_unpacklo_epi32(ab, cd), _mm512_unpackhi_epi32(ab, cd));
+    };
+    const auto eight = [&](const Ints* w) {
+        const __m512i low = four(w), high = four(w + 4);
+        return larger(_mm512_unpacklo_epi64(low, high), _mm512_unpackhi_epi64(low, high));
+    };
+    const __m512i none = _mm512_setzero_si512(), all = folded_quarters(eight(v), eight(v + 8), none, none, larger);
+    return {_mm512_cvtph_ps(_mm512_castsi512_si256(all))};
 }
 
 }  // namespace
