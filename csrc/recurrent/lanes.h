@@ -8,12 +8,14 @@ namespace {
 struct AllLanes {
     PUNA_INLINE Vec load(const float* p) const { return Vec::load(p); }
     PUNA_INLINE void store(Vec v, float* p) const { v.store(p); }
+    PUNA_INLINE void store_nontemporal(Vec v, float* p) const { v.store_nontemporal(p); }
 };
 
 struct FirstLanes {
     int count;
     PUNA_INLINE Vec load(const float* p) const { return load_part(p, count); }
     PUNA_INLINE void store(Vec v, float* p) const { store_part(v, p, count); }
+    PUNA_INLINE void store_nontemporal(Vec v, float* p) const { store(v, p); }
 };
 
 // Calls body(i, lanes) for the vectors of `count` numbers; i is the vector's first number.

@@ -12,8 +12,9 @@ namespace {
 
 // Floats that are worth handing to another thread.
 constexpr int64_t floats_per_task = 16384;
-// A layer's memories of so many floats, times all layers, will have left the caches before they are read again.
-constexpr int64_t floats_past_caches = 1 << 18;
+// A layer's memories, or the inputs kept for its convolution, of so many floats, times all layers, will have left the
+// caches before they are read again.
+constexpr int64_t memory_past_caches = 1 << 18, inputs_past_caches = 1 << 16;
 
 }  // namespace
 
@@ -32,6 +33,8 @@ void short_conv(const ShortConv& call) {
     const RecurrentKernels& kernels = recurrent_kernels();
     const int64_t width = call.channels, kept = call.taps - 1, stride = call.gated ? 3 * width : width;
     const StateRows& rows = call.rows;
+    const int64_t stored = rows.rows - std::count(rows.targets, rows.targets + rows.rows, -1);
+    const bool nontemporal = stored * kept * width >= inputs_past_caches;
     // A few tasks for each thread; longer ones repeat fewer inputs of the rows before them.
     const int64_t grain = std::min(floats_per_task / (width + 1) + 1, rows.rows / (4 * thread_count()) + 1);
     parallel_ranges(rows.rows, grain, [&](int64_t begin, int64_t end, int) {
@@ -54,13 +57,11 @@ void short_conv(const ShortConv& call) {
             for (int64_t k = 0; k < kept; k++) past[k] = convolved(row - kept + k);
             const float* first = call.projected + row * stride;
             const float *b = call.gated ? first : nullptr, *c = call.gated ? first + width : nullptr;
+            const int64_t target = rows.targets[row];
+            float* after = target < 0 ? nullptr : call.states + target * kept * width;
             kernels.short_conv(b, c, call.gated ? first + 2 * width : first, past.data(), call.weights, call.bias,
-                               call.taps, width, call.activated, ring_row(row), call.y + row * width);
-            if (rows.targets[row] < 0) continue;
-            float* after = call.states + rows.targets[row] * kept * width;
-            for (int64_t k = 0; k < kept; k++) {
-                std::memcpy(after + k * width, convolved(row - kept + 1 + k), width * sizeof(float));
-            }
+                               call.taps, width, call.activated, nontemporal, ring_row(row), after,
+                               call.y + row * width);
         }
     });
 }
@@ -97,7 +98,7 @@ void linear_attention(const LinearAttention& call) {
     const int64_t pieces = (call.value_dim + kernels.columns - 1) / kernels.columns;
     const std::vector<int64_t> bounds = sequence_bounds(call.rows);
     const int64_t sequences = static_cast<int64_t>(bounds.size()) - 1, of_each = call.heads * pieces;
-    const bool nontemporal = sequences * call.heads * call.key_dim * call.value_dim >= floats_past_caches;
+    const bool nontemporal = sequences * call.heads * call.key_dim * call.value_dim >= memory_past_caches;
     const int64_t rows_each = sequences ? call.rows.rows / sequences : 1;
     const int64_t grain = floats_per_task / (rows_each * call.key_dim * kernels.columns + 1) + 1;
     struct Part {

@@ -73,10 +73,12 @@ void linear_attention(const LinearAttention& call);
 
 struct RecurrentKernels {
     // One row of a convolution of `width` channels: b * x is convolved, or x if b and c are null. y is c times (or SiLU
-    // of, if `activated`) the bias plus the sum of weights[i] * past[i] plus the last weights times the current row.
+    // of, if `activated`) the bias plus the sum of weights[i] * past[i] plus the last weights times the current row,
+    // which is stored in `newest`. `after` [taps - 1, width] becomes the state after the row, unless it is null.
+    // `nontemporal`: states come from memory, and are written past the caches.
     void (*short_conv)(const float* b, const float* c, const float* x, const float* const* past,
                        const float* weights, const float* bias, int64_t taps, int64_t width, bool activated,
-                       float* newest, float* y);
+                       bool nontemporal, float* newest, float* after, float* y);
     // One row of means over `taps` rows of `width` channels: y is the sum of values[k] weighed by the softmax over k of
     // gates[k] + bias[k].
     void (*pool)(const float* const* values, const float* const* gates, const float* bias, int64_t taps, int64_t width,

@@ -12,6 +12,17 @@ namespace {
 
 std::string of_width(const char* what, int64_t width) { return what + (" of width " + std::to_string(width)); }
 
+// Numbers that begin at a cache line, as in a cache.
+struct Aligned {
+    std::vector<float> room;
+    float* numbers;
+
+    explicit Aligned(const std::vector<float>& from) : room(from.size() + 16) {
+        numbers = room.data() + (64 - reinterpret_cast<uintptr_t>(room.data()) % 64) % 64 / sizeof(float);
+        std::copy(from.begin(), from.end(), numbers);
+    }
+};
+
 // Two sequences, of `rows` rows and of one; then the first again, in two calls that must give the same bits.
 void test_short_conv(int64_t taps, int64_t width) {
     Random random(static_cast<uint64_t>(taps * 100 + width));
@@ -21,10 +32,11 @@ void test_short_conv(int64_t taps, int64_t width) {
     std::vector<int32_t> starts(rows, 0), sources(rows, 3), targets(rows, -1);
     starts.push_back(rows), sources.push_back(0), targets.push_back(4);
     targets[rows - 1] = 1;
-    std::vector<float> states = before, y(static_cast<size_t>(all * width));
+    const Aligned states(before), cut_states(before);
+    std::vector<float> y(static_cast<size_t>(all * width)), cut_y(y.size());
     const StateRows state_rows = {starts.data(), sources.data(), targets.data(), all};
     ShortConv call = {state_rows,  projected.data(), weights.data(), bias.data(),
-                      states.data(), y.data(),         width,          taps,        true,          false};
+                      states.numbers, y.data(),        width,          taps,        true,          false};
     short_conv(call);
     bool near = true, left = true;
     for (int64_t row = 0; row < all; row++) {
@@ -46,16 +58,15 @@ void test_short_conv(int64_t taps, int64_t width) {
             near = near && error <= std::fabs(gate) * size * static_cast<double>(taps + 4) * 0x1p-24;
             for (int64_t k = 0; k < kept && targets[static_cast<size_t>(row)] >= 0; k++) {
                 const int64_t slot = targets[static_cast<size_t>(row)];
-                const float state = states[static_cast<size_t>((slot * kept + k) * width + i)];
+                const float state = states.numbers[(slot * kept + k) * width + i];
                 left = left && state == product(row - kept + 1 + k);
             }
         }
     }
     check(near, of_width("short_conv", width));
     check(left, of_width("what short_conv leaves for the next call", width));
-    std::vector<float> cut_states = before, cut_y(y.size());
     targets[cut - 1] = 2;
-    call.states = cut_states.data(), call.y = cut_y.data(), call.rows.rows = cut;
+    call.states = cut_states.numbers, call.y = cut_y.data(), call.rows.rows = cut;
     short_conv(call);
     std::fill(sources.begin() + cut, sources.begin() + rows, 2);
     call.projected += cut * 3 * width, call.y += cut * width, call.rows.rows = rows - cut;
@@ -63,7 +74,8 @@ void test_short_conv(int64_t taps, int64_t width) {
     short_conv(call);
     bool same = true;
     for (size_t i = 0; i < static_cast<size_t>(rows * width); i++) same = same && cut_y[i] == y[i];
-    check(same, of_width("short_conv in two calls", width));
+    const float *whole = states.numbers + kept * width, *halves = cut_states.numbers + kept * width;   // of slot 1
+    check(same && std::equal(whole, whole + kept * width, halves), of_width("short_conv in two calls", width));
 }
 
 // Two sequences, of `rows` rows and of one; then the first again, in two calls that must give the same bits.
@@ -117,17 +129,6 @@ void test_pool_recent(int64_t taps, int64_t width) {
     for (size_t i = 0; i < static_cast<size_t>(rows * width); i++) same = same && cut_y[i] == y[i];
     check(same, of_width("pool_recent in two calls", width));
 }
-
-// Numbers that begin at a cache line, as in a cache.
-struct Aligned {
-    std::vector<float> room;
-    float* numbers;
-
-    explicit Aligned(const std::vector<float>& from) : room(from.size() + 16) {
-        numbers = room.data() + (64 - reinterpret_cast<uintptr_t>(room.data()) % 64) % 64 / sizeof(float);
-        std::copy(from.begin(), from.end(), numbers);
-    }
-};
 
 // One sequence of two heads that share their keys, by the delta rule or with a removal; then again in two calls.
 void test_linear_attention(int64_t keys, int64_t width, bool of_keys, bool removes) {
@@ -217,6 +218,7 @@ void test_recurrent() {
     for (const int64_t width : {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 127, 300, 1027}) {
         for (const int64_t taps : {1, 2, 3, 4}) test_short_conv(taps, width), test_pool_recent(taps, width);
     }
+    for (const int64_t width : {11008, 11009}) test_short_conv(4, width);   // past the caches
     for (const int64_t width : {1, 3, 4, 8, 16, 17, 31, 32, 64, 100, 128, 130, 256}) {
         for (const int64_t keys : {1, 5, 16, 128}) {
             for (const bool of_keys : {false, true}) {
