@@ -61,7 +61,7 @@ public:
     // `rows` are those of the block's first head. `gather_work` is how much of the time making the tile takes, in percent.
     CellPrefetcher(const int32_t* cells, int count, const Rows& rows, int heads, int gather_work)
         : cell(cells), cells_end(cells + count), base(rows.base), stride(rows.stride), row_bytes(heads * rows.bytes),
-          lines_per_head(int(count * ((row_bytes + 63) / 64) / heads)), gather_work(gather_work) {}
+          lines_per_head(int(count * ((row_bytes + 63) / 64) / heads)), gather_work(gather_work), near(made_by_amd()) {}
 
     PUNA_INLINE bool done() const { return at >= end && cell == cells_end; }
 
@@ -69,17 +69,9 @@ public:
     PUNA_INLINE int lines_of_gathering(int steps) const { return lines(gather_work, steps); }
     PUNA_INLINE int lines_of_multiplying(int steps) const { return lines(100 - gather_work, steps); }
 
-    // Prefetches the next lines into the second-level cache: the first is full of this tile.
-    PUNA_INLINE void prefetch(int lines) {
-        for (; lines > 0; lines--, at += 64) {
-            if (at >= end) {
-                if (cell == cells_end) return;
-                at = base + *cell++ * stride;
-                end = at + row_bytes;
-            }
-            __builtin_prefetch(at, 0, 3);
-        }
-    }
+    // Prefetches the next lines: on AMD processors into all caches. On others into the second level, since lines on their
+    // way into the first take the buffers that the hardware needs for its own prefetches.
+    PUNA_INLINE void prefetch(int lines) { near ? prefetch_lines<3>(lines) : prefetch_lines<2>(lines); }
 
     // Prefetches all lines that are left, at once.
     PUNA_INLINE void prefetch_all() {
@@ -87,12 +79,24 @@ public:
     }
 
 private:
+    template <int locality>   // of __builtin_prefetch
+    PUNA_INLINE void prefetch_lines(int lines) {
+        for (; lines > 0; lines--, at += 64) {
+            if (at >= end) {
+                if (cell == cells_end) return;
+                at = base + *cell++ * stride;
+                end = at + row_bytes;
+            }
+            __builtin_prefetch(at, 0, locality);
+        }
+    }
     PUNA_INLINE int lines(int percent, int steps) const { return (lines_per_head * percent / 100 + steps - 1) / steps; }
 
     const int32_t *cell, *cells_end;
     const uint8_t* base;
     int64_t stride, row_bytes;
     int lines_per_head, gather_work;
+    bool near;
     const uint8_t *at = nullptr, *end = nullptr;   // what is left of a cell
 };
 constexpr int depth_part = 16, cells_part = 8;

@@ -13,9 +13,6 @@ bool set_cpu_level(const std::string& name);
 // The levels this processor can run, the best one last.
 std::vector<CpuLevel> runnable_cpu_levels();
 
-// Whether the processor is AMD's, which needs earlier prefetches.
-bool made_by_amd();
-
 const char* cpu_level_name(CpuLevel level);
 
 // Names of the instruction sets found, for `features()`.

@@ -1,4 +1,4 @@
-// The instruction sets that kernels are written for.
+// The instruction sets that kernels are written for, and what else they ask about the processor.
 #pragma once
 
 namespace puna {
@@ -13,5 +13,8 @@ CpuLevel cpu_level();
 
 // The level whose float vectors `level` uses: `avx_vnni`, `amx` and `dotprod` add none.
 CpuLevel vector_level(CpuLevel level);
+
+// Whether the processor is AMD's, which needs other prefetches.
+bool made_by_amd();
 
 }  // namespace puna
