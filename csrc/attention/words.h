@@ -136,7 +136,7 @@ PUNA_INLINE void with_usual(int dim, Body body) {
 
 // Prefetches a vector's width of rows from the second-level cache into the first.
 template <class Row, class Dim>
-PUNA_INLINE void fetch_rows(const Row* rows, Dim dim) {
+PUNA_INLINE void prefetch_rows(const Row* rows, Dim dim) {
     constexpr int line = 64 / sizeof(*rows->p);
     for (int i = 0; i < Vec::width; i++) {
         for (int d = 0; d < dim; d += line) __builtin_prefetch(rows[i].p + d, 0, 3);
@@ -153,7 +153,7 @@ PUNA_INLINE void for_stored_rows(const Rows& stored, Dim dim, const int32_t* cel
         rows[j] = {reinterpret_cast<decltype(Row::p)>(stored.row(cell_at(cells, used, j)))};
     }
     for (int j = begin; j < end; j += Vec::width) {
-        if (j + Vec::width < end) fetch_rows(rows + j + Vec::width, dim);
+        if (j + Vec::width < end) prefetch_rows(rows + j + Vec::width, dim);
         measure(rows + j, dim, j);
     }
     for (int j = begin; j < end; j += Vec::width) convert(rows + j, dim, j);

@@ -44,7 +44,7 @@ PUNA_INLINE void store_words(Vec low, Vec high, void* to) {
     _mm512_storeu_si512(to, _mm512_permutexvar_epi64(order, packed));
 }
 
-// The largest magnitudes of every 32nd of `count` halves, a multiple of 16: NaN > infinity > others.
+// The largest magnitude of every 32nd of `count` halves, a multiple of 16, as bits: NaN > infinity > others.
 PUNA_INLINE Ints largest_half_magnitudes(const half* p, int count) {
     const __m512i magnitude = _mm512_set1_epi16(0x7fff);
     __m512i most = _mm512_setzero_si512();
@@ -61,59 +61,57 @@ PUNA_INLINE Ints largest_half_magnitudes(const half* p, int count) {
 
 // Folds the quarters of each of four vectors into one, and joins the four.
 template <class Fold>
-PUNA_INLINE __m512i folded_quarters(__m512i a, __m512i b, __m512i c, __m512i d, Fold fold) {
-    const auto halves = [&](__m512i x, __m512i y) {
-        return fold(_mm512_shuffle_i32x4(x, y, 0x44), _mm512_shuffle_i32x4(x, y, 0xee));
+PUNA_INLINE Ints folded_quarters(Ints a, Ints b, Ints c, Ints d, Fold fold) {
+    const auto halves = [&](Ints x, Ints y) {
+        return fold(Ints{_mm512_shuffle_i32x4(x.v, y.v, 0x44)}, Ints{_mm512_shuffle_i32x4(x.v, y.v, 0xee)});
     };
-    const __m512i ab = halves(a, b), cd = halves(c, d);
-    return fold(_mm512_shuffle_i32x4(ab, cd, 0x88), _mm512_shuffle_i32x4(ab, cd, 0xdd));
+    const Ints ab = halves(a, b), cd = halves(c, d);
+    return fold(Ints{_mm512_shuffle_i32x4(ab.v, cd.v, 0x88)}, Ints{_mm512_shuffle_i32x4(ab.v, cd.v, 0xdd)});
 }
 
-// Folds the lanes of each of 16 vectors into the lane of its number.
+// Folds the halves of each quarter of two vectors, whose lanes alternate in the result.
 template <class Fold>
-PUNA_INLINE __m512i folded_lanes(const __m512i* v, Fold fold) {
-    const auto pair = [&](__m512i x, __m512i y) {
-        return fold(_mm512_unpacklo_epi32(x, y), _mm512_unpackhi_epi32(x, y));
+PUNA_INLINE Ints folded_lanes(Ints a, Ints b, Fold fold) {
+    return fold(Ints{_mm512_unpacklo_epi32(a.v, b.v)}, Ints{_mm512_unpackhi_epi32(a.v, b.v)});
+}
+// The same with pairs of lanes that alternate.
+template <class Fold>
+PUNA_INLINE Ints folded_pairs(Ints a, Ints b, Fold fold) {
+    return fold(Ints{_mm512_unpacklo_epi64(a.v, b.v)}, Ints{_mm512_unpackhi_epi64(a.v, b.v)});
+}
+
+// Folds the lanes of each of a vector's width of vectors into the lane of its number. at(i) gives a vector.
+template <class At, class Fold>
+PUNA_INLINE Ints folded(At at, Fold fold) {
+    const auto four = [&](int i) {
+        return folded_pairs(folded_lanes(at(i), at(i + 1), fold), folded_lanes(at(i + 2), at(i + 3), fold), fold);
     };
-    const auto four = [&](const __m512i* w) {
-        const __m512i ab = pair(w[0], w[1]), cd = pair(w[2], w[3]);
-        return fold(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
-    };
-    return folded_quarters(four(v), four(v + 4), four(v + 8), four(v + 12), fold);
+    return folded_quarters(four(0), four(4), four(8), four(12), fold);
 }
 
 // The sum of the lanes of each of a vector's width of vectors.
 PUNA_INLINE Vec sums_of_lanes(const Vec* v) {
-    __m512i bits[Vec::width];
-    for (int i = 0; i < Vec::width; i++) bits[i] = bits_of(v[i]).v;
-    return from_bits({folded_lanes(bits, [](__m512i a, __m512i b) {
-        return _mm512_castps_si512(_mm512_add_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b)));
-    })});
+    return from_bits(folded([v](int i) { return bits_of(v[i]); },
+                            [](Ints a, Ints b) { return bits_of(from_bits(a) + from_bits(b)); }));
 }
 
 // The largest lane of each.
 PUNA_INLINE Ints largest_of_lanes(const Ints* v) {
-    __m512i bits[Vec::width];
-    for (int i = 0; i < Vec::width; i++) bits[i] = v[i].v;
-    return {folded_lanes(bits, [](__m512i a, __m512i b) { return _mm512_max_epi32(a, b); })};
+    return folded([v](int i) { return v[i]; }, [](Ints a, Ints b) { return max(a, b); });
 }
 
 // The largest of the 32 halves in each, none of which is negative.
 PUNA_INLINE Vec largest_halves(const Ints* v) {
-    const auto larger = [](__m512i a, __m512i b) { return _mm512_max_epu16(a, b); };
+    const auto larger = [](Ints a, Ints b) { return Ints{_mm512_max_epu16(a.v, b.v)}; };
     const auto two = [&](const Ints* w) {
-        return larger(_mm512_unpacklo_epi16(w[0].v, w[1].v), _mm512_unpackhi_epi16(w[0].v, w[1].v));
-    };
-    const auto four = [&](const Ints* w) {
-        const __m512i ab = two(w), cd = two(w + 2);
-        return larger(_mm512_unpacklo_epi32(ab, cd), _mm512_unpackhi_epi32(ab, cd));
+        return larger({_mm512_unpacklo_epi16(w[0].v, w[1].v)}, {_mm512_unpackhi_epi16(w[0].v, w[1].v)});
     };
     const auto eight = [&](const Ints* w) {
-        const __m512i low = four(w), high = four(w + 4);
-        return larger(_mm512_unpacklo_epi64(low, high), _mm512_unpackhi_epi64(low, high));
+        return folded_pairs(folded_lanes(two(w), two(w + 2), larger), folded_lanes(two(w + 4), two(w + 6), larger),
+                            larger);
     };
-    const __m512i none = _mm512_setzero_si512(), all = folded_quarters(eight(v), eight(v + 8), none, none, larger);
-    return {_mm512_cvtph_ps(_mm512_castsi512_si256(all))};
+    const Ints none = Ints::splat(0), all = folded_quarters(eight(v), eight(v + 8), none, none, larger);
+    return {_mm512_cvtph_ps(_mm512_castsi512_si256(all.v))};
 }
 
 }  // namespace
