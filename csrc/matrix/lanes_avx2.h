@@ -10,7 +10,7 @@ namespace {
 
 struct Avx2 {
     static constexpr int rows = 8;
-    static constexpr int tile = 4;   // 4 sums, 4 parts, 4 totals and the numbers fill the 16 registers
+    static constexpr int tile = 8;   // parts in registers; sums, which fewer instructions use, in memory
     static constexpr int groups = 1;
     static constexpr int expanded_groups = 1, expanded_from = 0;
     static constexpr int expanded_tile(int) { return tile; }
@@ -171,7 +171,9 @@ struct Avx2 {
         static PUNA_INLINE Part zero() { return _mm256_setzero_si256(); }
         static PUNA_INLINE Part from(Ints) { return zero(); }
         static PUNA_INLINE Part add(Part part, Bytes numbers, const int8_t* x) {
-            return _mm256_add_epi16(part, _mm256_maddubs_epi16(numbers, broadcast4(x)));
+            part = _mm256_add_epi16(part, _mm256_maddubs_epi16(numbers, broadcast4(x)));
+            keep(part);
+            return part;
         }
         static PUNA_INLINE Ints to(Part part, Ints sum) {
             return _mm256_add_epi32(sum, _mm256_madd_epi16(part, _mm256_set1_epi16(1)));
@@ -194,13 +196,17 @@ struct Avx2::Products<8> : Avx2::WideParts {
     static PUNA_INLINE Part add(Part part, Numbers numbers, const int8_t* x) {
         const __m256i signed_x = _mm256_sign_epi8(broadcast4(x), numbers.with_sign);
         const __m256i twos = _mm256_maddubs_epi16(numbers.magnitude, signed_x);
-        return _mm256_add_epi32(part, _mm256_madd_epi16(twos, _mm256_set1_epi16(1)));
+        part = _mm256_add_epi32(part, _mm256_madd_epi16(twos, _mm256_set1_epi16(1)));
+        keep(part);
+        return part;
     }
 };
 
 #if defined(__AVXVNNI__)
 // One instruction multiplies four unsigned numbers by activations and adds them in 32 bits.
 struct AvxVnni : Avx2 {
+    static constexpr int tile = 4;   // 4 sums, 4 parts, 4 totals and the numbers fill the 16 registers
+    static constexpr int expanded_tile(int) { return tile; }
     static constexpr bool starts = true;
     static constexpr bool signed_bytes = false;
 
