@@ -1,13 +1,12 @@
 // Products of weights that are converted to 8-bit numbers first, the form that add_super_blocks reads, for any
-// instruction set: always of points (weights/points.h), and of numbers whose bits lie in two planes if there are many
-// tokens.
+// instruction set: always of points (weights/points.h), and of smaller numbers if there are many tokens.
 //
 // A few chunks at a time are converted in the nearest cache, once for all tokens.
 //
 // Besides the members in quantized_product.h, `Lanes` has
 //   expanded_groups, expanded_tile(n)      the most row groups multiplied together, if there are many tokens, and by
 //                                          how many tokens at a time if there are n of them
-//   expanded_from                          the number of tokens from which converting numbers pays, or 0
+//   expands(layout), expanded_from         whether converting its numbers pays, and from how many tokens on
 //   load_words<bytes>(p)                   a word of each row as an integer
 //   look_up<grid>(table, i, j, quads)      the digits, as quads of columns, of the points that i selects, then j
 #pragma once
@@ -254,13 +253,13 @@ void set_points(MatrixKernels& kernels) {
     }
 }
 
-// Fills in the products of numbers for many tokens.
-template <class Lanes>
+// Fills in the products of numbers for many tokens, where converting them pays.
+template <class Lanes, int index = 0>
 void set_expanded_numbers(MatrixKernels& kernels) {
-    if constexpr (Lanes::expanded_from > 0) {
-        set_expanded<Lanes, Layout::q5_k>(kernels, Lanes::expanded_from);
-        set_expanded<Lanes, Layout::q6_k>(kernels, Lanes::expanded_from);
-        set_expanded<Lanes, Layout::q3_k>(kernels, Lanes::expanded_from);
+    if constexpr (index < layout_count) {
+        constexpr Layout layout = static_cast<Layout>(index);
+        if constexpr (Lanes::expands(layout)) set_expanded<Lanes, layout>(kernels, Lanes::expanded_from);
+        set_expanded_numbers<Lanes, index + 1>(kernels);
     }
 }
 

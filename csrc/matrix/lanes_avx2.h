@@ -11,9 +11,14 @@ namespace {
 struct Avx2 {
     static constexpr int rows = 8;
     static constexpr int tile = 8;   // parts in registers; sums, which fewer instructions use, in memory
-    static constexpr int groups = 1;
-    static constexpr int expanded_groups = 1, expanded_from = 0;
-    static constexpr int expanded_tile(int) { return tile; }
+    static constexpr int groups = 2;
+    static constexpr int grouped_tile(int) { return 4; }   // 8 parts fit
+    static constexpr int expanded_groups = 3;
+    static constexpr int expanded_tile(int groups) { return groups == 1 ? tile : groups == 2 ? 4 : 3; }   // 9 parts fit
+    static constexpr bool expands(Layout layout) {
+        return layout == Layout::q4_k || layout == Layout::q5_k || layout == Layout::q6_k || layout == Layout::q3_k;
+    }
+    static constexpr int expanded_from = 48;
     static constexpr int word_tile = 4;
     static constexpr int float_tile = 4;
     static constexpr bool signed_bytes = true;
@@ -206,7 +211,11 @@ struct Avx2::Products<8> : Avx2::WideParts {
 // One instruction multiplies four unsigned numbers by activations and adds them in 32 bits.
 struct AvxVnni : Avx2 {
     static constexpr int tile = 4;   // 4 sums, 4 parts, 4 totals and the numbers fill the 16 registers
+    static constexpr int groups = 1;
+    static constexpr int grouped_tile(int tokens) { return tokens; }
+    static constexpr int expanded_groups = 1;
     static constexpr int expanded_tile(int) { return tile; }
+    static constexpr bool expands(Layout) { return false; }
     static constexpr bool starts = true;
     static constexpr bool signed_bytes = false;
 

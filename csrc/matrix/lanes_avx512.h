@@ -18,8 +18,12 @@ struct Avx512 {
     static constexpr int rows = 16;
     static constexpr int tile = 8;   // 8 sums, 8 parts, 8 totals and the numbers fit the 32 registers
     static constexpr int groups = 2;   // totals are then in memory, which costs less than loading activations twice
+    static constexpr int grouped_tile(int tokens) { return tokens; }
     static constexpr int expanded_groups = 3;
     static constexpr int expanded_tile(int groups) { return groups == 1 ? tile : 12 / groups; }   // 12 sums and parts fit
+    static constexpr bool expands(Layout layout) {   // whose bits lie in two planes
+        return layout == Layout::q5_k || layout == Layout::q6_k || layout == Layout::q3_k;
+    }
     static constexpr int expanded_from = 96;
     static constexpr int float_tile = 8;
     static constexpr int word_tile = 8;

@@ -18,8 +18,10 @@ struct Neon {
     static constexpr int rows = 8;
     static constexpr int tile = 3;   // 6 sums, 12 parts, 6 totals and the numbers fit the 32 registers
     static constexpr int groups = 1;
-    static constexpr int expanded_groups = 1, expanded_from = 0;
+    static constexpr int grouped_tile(int tokens) { return tokens; }
+    static constexpr int expanded_groups = 1;
     static constexpr int expanded_tile(int) { return tile; }
+    static constexpr bool expands(Layout) { return false; }
     static constexpr int float_tile = 4;
     static constexpr bool signed_bytes = true;
     static constexpr bool starts = false;

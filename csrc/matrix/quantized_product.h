@@ -1,8 +1,10 @@
 // Products of quantised weights with 8-bit activations, for any layout, instruction set and number of tokens.
 //
 // An instruction set is a struct `Lanes` (lanes_<set>.h) with
-//   rows, tile          R, and the most tokens for which the running sums fit its registers
-//   groups              row groups in the cache that are multiplied by many tokens at once, with scales of blocks
+//   rows, tile          R, and the most tokens that are multiplied at a time
+//   groups, grouped_tile(T)
+//                       row groups in the cache that are multiplied together, with scales of blocks, if there are many
+//                       tokens, and by how many of T tokens at a time
 //   signed_bytes        whether products take 8-bit numbers with their sign
 //   Bytes, Ints, Floats vectors of 4 R bytes, R 32-bit integers, R floats, and the operations on them
 //   Products<bits>      sums of products of numbers of that many bits with activations: a Part takes `chain`
@@ -321,11 +323,13 @@ void block_product(const uint8_t* weights, int64_t stride, int64_t groups, int64
     int64_t group = 0;
     // With many tokens, loads of activations would be the limit if each were multiplied once only. But weights that are
     // prefetched, from memory, come faster if they are read from front to back.
-    constexpr int together = 2 * T > Lanes::tile ? Lanes::groups : 1;
-    if (together > 1 && !distance.near) {
+    constexpr int together = 2 * T > Lanes::tile ? Lanes::groups : 1, each = Lanes::grouped_tile(T);
+    if (together > 1 && T % each == 0 && !distance.near) {
         for (; group + together <= groups; group += together) {
-            multiply_groups<Lanes, layout, T, together>(weights + group * stride, stride, columns, x, step, y,
-                                                        group * Lanes::rows, distance);
+            for (int t = 0; t < T; t += each) {
+                multiply_groups<Lanes, layout, each, together>(weights + group * stride, stride, columns, x + t, step,
+                                                               y + t, group * Lanes::rows, distance);
+            }
         }
     }
     for (; group < groups; group++) {

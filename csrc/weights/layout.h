@@ -29,7 +29,7 @@ enum class Layout : int {
     f32, f16, bf16, q4_k, q5_k, q6_k, q2_k, q3_k, iq4_xs, q8_0, q4_0, q4_1, q5_0, q5_1, iq4_nl, mxfp4, ternary,
     iq2_xxs, iq2_xs, iq2_s, iq3_xxs, iq3_s, iq1_s, iq1_m, count,
     // Not of matrices: what products for many tokens make of other layouts.
-    q5_k_bytes, q6_k_bytes, q3_k_bytes
+    q4_k_bytes, q5_k_bytes, q6_k_bytes, q3_k_bytes
 };
 
 constexpr int layout_count = static_cast<int>(Layout::count);
@@ -49,10 +49,12 @@ struct Format {
     bool mins;
     bool scales = true;        // if not, all are 1
     Grid grid = Grid::none;    // the grid, if points are packed instead of numbers
+    int used_bits = 0;         // of a number whose planes have more, or 0
 
     constexpr bool floats() const { return low_bits == 0; }
     constexpr int bits() const {
         if (grid != Grid::none) return excess == 64 ? 7 : 5;
+        if (used_bits > 0) return used_bits;
         return codebook == Codebook::mxfp4 ? 5 : is_signed ? 8 : low_bits + high_bits;
     }
 };
@@ -62,8 +64,9 @@ constexpr Format format_of_points(Grid grid, int group) {
     return {8, 0, Codebook::none, false, shape_of(grid).excess, true, group, false, false, true, grid};
 }
 
-// The same format with numbers of 8 bits.
+// The same format with each number in a byte.
 constexpr Format as_bytes(Format format) {
+    format.used_bits = format.bits();
     format.low_bits = 8, format.high_bits = 0;
     return format;
 }
@@ -93,6 +96,7 @@ constexpr Format format_of(Layout layout) {
         case Layout::iq3_s: return format_of_points(Grid::iq3_s, 32);
         case Layout::iq1_s: return format_of_points(Grid::iq1, 32);
         case Layout::iq1_m: return format_of_points(Grid::iq1, 16);
+        case Layout::q4_k_bytes: return as_bytes(format_of(Layout::q4_k));
         case Layout::q5_k_bytes: return as_bytes(format_of(Layout::q5_k));
         case Layout::q6_k_bytes: return as_bytes(format_of(Layout::q6_k));
         case Layout::q3_k_bytes: return as_bytes(format_of(Layout::q3_k));
@@ -128,6 +132,7 @@ constexpr Offsets offsets_of(Layout layout, int rows) { return {rows, format_of(
 // The layout of the bytes that products convert numbers or points to. Points that convert to the same numbers share
 // the first one's products.
 constexpr Layout bytes_of(Layout layout) {
+    if (layout == Layout::q4_k) return Layout::q4_k_bytes;
     if (layout == Layout::q5_k) return Layout::q5_k_bytes;
     if (layout == Layout::q6_k) return Layout::q6_k_bytes;
     if (layout == Layout::q3_k) return Layout::q3_k_bytes;
