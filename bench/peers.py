@@ -7,7 +7,8 @@
     python bench/peers.py --model MODEL.gguf ...        # any model
 
 A complete run writes docs/performance.json and docs/performance.svg, and the tables in docs/performance.md
-and the README; one of the architectures writes docs/architectures.json and its table. The last three are
+and the README; one of the architectures writes docs/architectures.json and its table. Where there is AVX2 but
+no AVX-512, there are fewer rows, written to docs/performance-avx2.json and its table. The last three are
 published together: run it on different hours, and the first time after a change with --first. The result is
 the ratio of medians: if the machine is busy, it is equally busy for both, and the order alternates. In each
 row, llama.cpp runs at its best settings: weights repacked or as in the file, flash attention or not. All are
@@ -32,6 +33,7 @@ from typing import TYPE_CHECKING
 sys.path.insert(0, str(Path(__file__).parent))
 
 import architectures_report
+import avx2_report
 import choosing
 import llama_cpp
 import report
@@ -39,7 +41,7 @@ import roofline
 from llama_cpp_peer import SETTINGS, LlamaCpp
 from models import random_model
 from report import Result, Run, line, load_warning
-from rows import ARCHITECTURES, CASES, Case, Test, chosen, decode, prompt
+from rows import ARCHITECTURES, AVX2_CASES, CASES, Case, Test, chosen, decode, prompt
 from shapes import SHAPES
 
 import puna
@@ -49,8 +51,11 @@ from puna.ops import default_backend
 
 if TYPE_CHECKING:
     from openvino_peer import OpenVINO
+    from pages import Report
+    from report import Comparison
 
     Engine = Bench | LlamaCpp | OpenVINO
+    Published = Report[Comparison]
 
 PUNA, OPENVINO = "Puna", "OpenVINO GenAI"
 
@@ -160,6 +165,15 @@ def kernels() -> str:
     return _native.cpu_level()
 
 
+def published_cases(level: str, architectures: bool) -> tuple[tuple[Case, ...], Published | None]:
+    """Return the cases of a complete run with some kernels, and where its results belong, if anywhere."""
+    if architectures:
+        return ARCHITECTURES, architectures_report.REPORT if level == "avx512" else None
+    if level == "avx2":
+        return AVX2_CASES, avx2_report.REPORT
+    return CASES, report.REPORT if level == "avx512" else None
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -176,7 +190,10 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="folder for the results (default: docs, if complete)")
     arguments = parser.parse_args()
     repetitions = 1 if arguments.quick else arguments.repetitions
-    cases = ARCHITECTURES if arguments.architectures else CASES
+    complete = not (arguments.rows or arguments.quick or arguments.model)
+    cases, written = published_cases(kernels(), arguments.architectures)
+    if complete and written is None and not arguments.output:
+        parser.error(f"nothing is published of the {kernels()} kernels: give --output")
     if arguments.rows:
         cases = chosen(CASES + ARCHITECTURES, arguments.rows)
     elif arguments.quick:
@@ -209,9 +226,8 @@ def main() -> None:
         except PunaError as error:
             print(f"{name:>14}  skipped: {error}", flush=True)
     print(f"took {(time.time() - began) / 60:.0f} minutes")
-    complete = not (arguments.rows or arguments.quick or arguments.model)
     if complete or arguments.output:
-        written = architectures_report.REPORT if arguments.architectures else report.REPORT
+        written = written or report.REPORT
         alone = arguments.first or arguments.output is not None
         written.write(report.published(written, run, first=alone), arguments.output)
 

@@ -240,12 +240,33 @@ def short_table(comparison: Comparison) -> str:
         "|---|---:|---:|---|---:|",
     ]
     text += [
-        f"| {row.result.test} | {row.result.our_rate:.1f} | {row.result.their_rate:.1f} "
-        f"| {row.result.setting} | {row.result.ratio:.2f} |"
+        f"| {row.result.test} | {_medians(row.result)} | {row.result.ratio:.2f} |"
         for row in comparison.rows()
         if row.result.model == README_MODEL
     ]
     return "\n".join([*text, *_openvino(comparison)]) + "\n"
+
+
+def ratio_table(comparison: Comparison) -> str:
+    """Format the medians of all models, without bars and bounds."""
+    text = [
+        f"Tokens per second; {_measured(comparison.last)}.",
+        "",
+        *_hours(comparison),
+        "",
+        "| model | test | Puna | llama.cpp | its best setting | ratio |",
+        "|---|---|---:|---:|---|---:|",
+    ]
+    text += [
+        f"| {row.result.model} | {row.result.test} | {_medians(row.result)} | {_ratio(row)} |"
+        for row in comparison.rows()
+    ]
+    return "\n".join([*text, *_openvino(comparison)]) + "\n"
+
+
+def _medians(result: Result) -> str:
+    """Format the columns of both engines."""
+    return f"{result.our_rate:.1f} | {result.their_rate:.1f} | {result.setting}"
 
 
 def _openvino(comparison: Comparison) -> list[str]:
@@ -376,7 +397,7 @@ def chart(comparison: Comparison) -> str:
 
 def published(report: Report[Comparison], run: Run, *, first: bool = False) -> Comparison:
     """Return what to publish after a complete run: with those before it, unless it is the first."""
-    return Comparison([run]) if first else report.read().run.with_run(run)
+    return Comparison([run]) if first or not report.path.exists() else report.read().run.with_run(run)
 
 
 TABLES = {DOCS / "performance.md": table, README: short_table}

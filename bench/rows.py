@@ -91,6 +91,16 @@ CASES = (
     Case("8x150m", "q4_k_m", (prompt(512), decode(32, 1.3, share=0.8), decode(16, 3.0, streams=8))),
 )
 
+#: Processors without AVX-512 take twice as long for a row.
+AVX2_CASES = (
+    Case("1b", "q4_k_m", (prompt(512, 1.8), decode(32), decode(16, 5.0, streams=8))),
+    Case("1b", "q8_0", (prompt(512), decode(16, 5.0, streams=8))),
+    Case("1b", "q4_0", (prompt(512), decode(16, 5.0, streams=8))),
+    Case("1b", "iq4_xs", (prompt(512),)),
+    Case("135m", "q8_0", (decode(64), decode(16, 5.0, streams=8))),
+    Case("8x150m", "q4_k_m", (prompt(512), decode(32, 1.3, share=0.8), decode(16, 3.0, streams=8))),
+)
+
 #: One model for each way in which architectures differ in speed, for a separate table.
 ARCHITECTURES = (
     Case("delta-0.8b", "q4_k_m", (prompt(512), decode(32, share=0.75), decode(16, 5.0, streams=8))),

@@ -20,6 +20,7 @@ PAGES = [
 #: The module that writes the tables of each JSON file.
 REPORTS = {
     "docs/performance.json": "report",
+    "docs/performance-avx2.json": "avx2_report",
     "docs/kernels.json": "kernel_bounds_report",
     "docs/steps.json": "steps_report",
     "docs/serving.json": "serving_report",
