@@ -165,13 +165,11 @@ def kernels() -> str:
     return _native.cpu_level()
 
 
-def published_cases(level: str, architectures: bool) -> tuple[tuple[Case, ...], Published | None]:
-    """Return the cases of a complete run with some kernels, and where its results belong, if anywhere."""
+def cases_and_report(level: str, architectures: bool) -> tuple[tuple[Case, ...], Published]:
+    """Return the cases of a complete run with some kernels, and the report of its results."""
     if architectures:
-        return ARCHITECTURES, architectures_report.REPORT if level == "avx512" else None
-    if level == "avx2":
-        return AVX2_CASES, avx2_report.REPORT
-    return CASES, report.REPORT if level == "avx512" else None
+        return ARCHITECTURES, architectures_report.REPORT
+    return (AVX2_CASES, avx2_report.REPORT) if level == "avx2" else (CASES, report.REPORT)
 
 
 def main() -> None:
@@ -191,9 +189,10 @@ def main() -> None:
     arguments = parser.parse_args()
     repetitions = 1 if arguments.quick else arguments.repetitions
     complete = not (arguments.rows or arguments.quick or arguments.model)
-    cases, written = published_cases(kernels(), arguments.architectures)
-    if complete and written is None and not arguments.output:
-        parser.error(f"nothing is published of the {kernels()} kernels: give --output")
+    cases, written = cases_and_report(kernels(), arguments.architectures)
+    published = "avx2" if written is avx2_report.REPORT else "avx512"
+    if complete and kernels() != published and not arguments.output:
+        parser.error(f"the tables are those of {published} kernels, not of {kernels()}: give --output")
     if arguments.rows:
         cases = chosen(CASES + ARCHITECTURES, arguments.rows)
     elif arguments.quick:
@@ -227,7 +226,6 @@ def main() -> None:
             print(f"{name:>14}  skipped: {error}", flush=True)
     print(f"took {(time.time() - began) / 60:.0f} minutes")
     if complete or arguments.output:
-        written = written or report.REPORT
         alone = arguments.first or arguments.output is not None
         written.write(report.published(written, run, first=alone), arguments.output)
 
