@@ -202,18 +202,20 @@ void check_not_finite(const Matrix& matrix, std::vector<float> x, const std::vec
     }
 }
 
-// Sums as close to overflow as possible.
+// Sums as close to overflow as possible, of few tokens and of as many as have kernels of their own.
 void test_extremes(const Kind& kind) {
-    constexpr int64_t rows = 6, columns = 512, tokens = 4;
+    constexpr int64_t rows = 53, columns = 512, most = 98;
     Random random(static_cast<uint64_t>(kind.type));
     const Matrix matrix(kind, Bits::extreme, rows, columns, random);
     std::vector<float> x;
-    for (int64_t i = 0; i < tokens * columns; i++) {
+    for (int64_t i = 0; i < most * columns; i++) {
         const bool negative[] = {false, true, i % 2 == 1, random.bits() % 2 == 1};
-        x.push_back(negative[i / columns] ? -1.0f : 1.0f);
+        x.push_back(negative[i / columns % 4] ? -1.0f : 1.0f);
     }
-    const std::vector<float> y = multiply(matrix.packed, x.data(), tokens);
-    check_values(matrix, x.data(), tokens, y.data(), std::string(kind.name) + " of extreme numbers");
+    for (const int64_t tokens : {int64_t{4}, most}) {
+        const std::vector<float> y = multiply(matrix.packed, x.data(), tokens);
+        check_values(matrix, x.data(), tokens, y.data(), std::string(kind.name) + " of extreme numbers");
+    }
 }
 
 void test_kind(const Kind& kind) {
