@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from functools import cache
 from pathlib import Path
 
 from puna.errors import PunaError
@@ -29,19 +28,18 @@ _SETTINGS = (
 )  # fmt: skip
 
 
-@cache
-def _adapter() -> tuple[TinyAdapter, TinyLlama]:
-    return TinyAdapter(tuple(_NAMES), rank=2), TinyLlama()
+_ADAPTER, _CONFIG = TinyAdapter(tuple(_NAMES), rank=2), TinyLlama()
+#: Built before a case's time begins, since importing transformers takes seconds on a slow machine.
+_MODEL = _CONFIG.build()
 
 
 def fuzz(dice: random.Random, folder: Path) -> None:
-    adapter, config = _adapter()
-    model = tiny_llama_gguf(folder / "model.gguf", config)
+    model = tiny_llama_gguf(folder / "model.gguf", _CONFIG)
     if dice.random() < 0.5:
-        path = adapter.write_gguf(folder / "a.gguf", "llama", config.build(), _NAMES)
+        path = _ADAPTER.write_gguf(folder / "a.gguf", "llama", _MODEL, _NAMES)
         path.write_bytes(damaged(dice, path.read_bytes()))
     else:
-        path = adapter.write_peft(folder / "a", config.build(), **dice.choice(({}, *_SETTINGS)))
+        path = _ADAPTER.write_peft(folder / "a", _MODEL, **dice.choice(({}, *_SETTINGS)))
         file = path / dice.choice(("adapter_config.json", "adapter_model.safetensors"))
         if dice.random() < 0.2:
             file.write_text(json.dumps(dice.choice((None, [], {}, 7, [{}] * 1000))))
