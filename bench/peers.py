@@ -165,11 +165,11 @@ def kernels() -> str:
     return _native.cpu_level()
 
 
-def cases_and_report(level: str, architectures: bool) -> tuple[tuple[Case, ...], Published]:
-    """Return the cases of a complete run with some kernels, and the report of its results."""
+def complete_run(level: str, architectures: bool) -> tuple[tuple[Case, ...], Published, str]:
+    """Return the cases of a complete run with some kernels, its report, and the kernels that this shows."""
     if architectures:
-        return ARCHITECTURES, architectures_report.REPORT
-    return (AVX2_CASES, avx2_report.REPORT) if level == "avx2" else (CASES, report.REPORT)
+        return ARCHITECTURES, architectures_report.REPORT, "avx512"
+    return (AVX2_CASES, avx2_report.REPORT, level) if level == "avx2" else (CASES, report.REPORT, "avx512")
 
 
 def main() -> None:
@@ -189,10 +189,10 @@ def main() -> None:
     arguments = parser.parse_args()
     repetitions = 1 if arguments.quick else arguments.repetitions
     complete = not (arguments.rows or arguments.quick or arguments.model)
-    cases, written = cases_and_report(kernels(), arguments.architectures)
-    published = "avx2" if written is avx2_report.REPORT else "avx512"
-    if complete and kernels() != published and not arguments.output:
-        parser.error(f"the tables are those of {published} kernels, not of {kernels()}: give --output")
+    level = kernels()
+    cases, written, shown = complete_run(level, arguments.architectures)
+    if complete and level != shown and not arguments.output:
+        parser.error(f"the tables are those of {shown} kernels, not of {level}: give --output")
     if arguments.rows:
         cases = chosen(CASES + ARCHITECTURES, arguments.rows)
     elif arguments.quick:
@@ -205,7 +205,7 @@ def main() -> None:
     if warning := load_warning():
         print(warning, file=sys.stderr)
     began = time.time()
-    run = Run(kernels(), versions(), roofline.measure(arguments.threads))
+    run = Run(level, versions(), roofline.measure(arguments.threads))
     print(f"{run.versions}; {run.kernels}\n{run.machine.sentence()}", flush=True)
     if not openvino_installed():
         print(f"{OPENVINO} is skipped: not installed", flush=True)

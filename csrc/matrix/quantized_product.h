@@ -4,7 +4,7 @@
 //   rows, tile          R, and the most tokens that are multiplied at a time
 //   groups, grouped_tile(T)
 //                       row groups in the cache that are multiplied together, with scales of blocks, if there are many
-//                       tokens, and by how many of T tokens at a time
+//                       tokens, and by how many of T tokens at a time, if T is a multiple of that
 //   signed_bytes        whether products take 8-bit numbers with their sign
 //   Bytes, Ints, Floats vectors of 4 R bytes, R 32-bit integers, R floats, and the operations on them
 //   Products<bits>      sums of products of numbers of that many bits with activations: a Part takes `chain`

@@ -9,8 +9,9 @@
 namespace puna {
 namespace {
 
-// Makes the compiler keep a sum in its register: GCC 12 would move some to others and back in each step. Clang keeps them
-// by itself, and its code would become slower.
+// Makes the compiler keep a sum in its register, and the order of additions: GCC 12 would move some to others and back
+// in each step, and regroup sums of integers, so that all terms wait in memory. Clang keeps them by itself, and its
+// code would become slower.
 template <class Vector>
 PUNA_INLINE void keep([[maybe_unused]] Vector& sum) {
 #if defined(__AVX512F__) && !defined(__clang__)
