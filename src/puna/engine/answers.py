@@ -154,6 +154,8 @@ def draw(wanted: Items[tuple[Generation, Array]], patience_s: float) -> list[Dra
     The result is None for a sequence whose format has not computed the allowed tokens, or accepted the token,
     within `patience_s`. Call again later with the same logits to continue.
     """
+    if not wanted:
+        return []
     found: list[Drawn] = [None] * len(wanted)
     constraints = {
         place: sequence.constraint

@@ -41,9 +41,11 @@ class BatchSlice:
     begin: int = field(init=False)  # position of the first input
     wanted: range = field(init=False)  # the inputs whose logits (or hidden states) are wanted
     complete: bool = field(init=False)  # no input is left, so a token is sampled after the last one
+    decoding: bool = field(init=False)  # the input is the newest token
 
     def __post_init__(self) -> None:
         self.begin = self.sequence.evaluated
+        self.decoding = self.sequence.decoding
         self.wanted = self.sequence.wanted(self.count)
         self.complete = self.count == self.sequence.waiting
 
@@ -68,7 +70,7 @@ class StepLoad:
 
     @classmethod
     def of(cls, slices: Items[BatchSlice]) -> StepLoad:
-        decoding = sum(batch_slice.sequence.decoding for batch_slice in slices)
+        decoding = sum(batch_slice.decoding for batch_slice in slices)
         known = sum(len(batch_slice.draft.tokens) for batch_slice in slices if batch_slice.draft.known)
         return cls(
             decoding=decoding,
@@ -86,11 +88,15 @@ def plan(
     whatever else arrives; the rest goes to the shortest ones, which need not wait for long ones. A prompt
     pauses after `pauses[sequence]` inputs. Inputs that must stay together may exceed the budget.
     """
-    streams = [BatchSlice(sequence, 1) for sequence in sequences if sequence.decoding]
-    prompts = [sequence for sequence in sequences if sequence.ready and not sequence.decoding]
-    prompts.sort(key=lambda sequence: sequence.rank)
+    streams, prompts = list[BatchSlice](), list[Sequence]()
+    for sequence in sequences:
+        if sequence.decoding:
+            streams.append(BatchSlice(sequence, 1))
+        elif sequence.ready:
+            prompts.append(sequence)
     if not prompts or budget < 1:
         return streams
+    prompts.sort(key=lambda sequence: sequence.rank)
     slices: list[BatchSlice] = []
     for _, equals in groupby(prompts, lambda sequence: sequence.rank[0]):
         oldest, *others = equals
@@ -169,8 +175,8 @@ def assemble(slices: Items[BatchSlice]) -> Batch:
 
 def _observed(batch_slice: BatchSlice, row: int, output: int) -> list[ObservedRows]:
     """Return the observed rows of a slice whose rows begin at `row`, and its wanted rows at `output`."""
-    wanted, observer = batch_slice.outputs, batch_slice.sequence.observation
-    if observer is None or not wanted:
+    observer = batch_slice.sequence.observation
+    if observer is None or not (wanted := batch_slice.outputs):
         return []
     return [
         ObservedRows(

@@ -447,28 +447,31 @@ class Engine:
         return dict(zip((sequence for sequence, _ in wanted), drawn, strict=True))
 
     @property
+    def _held(self) -> list[tuple[Generation, Rows]]:
+        """Sequences that wait for their formats, with the logits [1, vocab] to draw from."""
+        return [
+            (sequence, sequence.held)
+            for sequence in self.scheduler.running
+            if isinstance(sequence, Generation) and sequence.held is not None
+        ]
+
+    @property
     def _waited_for(self) -> list[RemoteConstraint]:
         """Formats that held sequences wait for."""
-        return [
-            sequence.constraint
-            for sequence in self.scheduler.running
-            if isinstance(sequence, Generation)
-            and sequence.held is not None
-            and sequence.constraint is not None
-        ]
+        return [sequence.constraint for sequence, _ in self._held if sequence.constraint is not None]
 
     def _resume_held(self) -> None:
         """Draw for held sequences whose formats have computed the allowed tokens."""
+        if not self._held:
+            return
         wait(self._waited_for, 0)
-        held = [
-            (sequence, sequence.held)
-            for sequence in self.scheduler.running
-            if isinstance(sequence, Generation)
-            and sequence.held is not None
-            and (sequence.constraint is None or sequence.constraint.ready)
+        ready = [
+            (sequence, logits)
+            for sequence, logits in self._held
+            if sequence.constraint is None or sequence.constraint.ready
         ]
-        found = draw([(sequence, logits[0]) for sequence, logits in held], 0)
-        for (sequence, logits), drawn in zip(held, found, strict=True):
+        found = draw([(sequence, logits[0]) for sequence, logits in ready], 0)
+        for (sequence, logits), drawn in zip(ready, found, strict=True):
             if drawn is None:
                 continue
             sequence.held = None

@@ -190,11 +190,13 @@ class Scheduler:
                 self._shift(sequence)
         self._make_room()
         streams = sum(sequence.decoding for sequence in self.running)
-        # Held sequences, which wait for their format, have no input.
-        prompts = [each.ready for each in self.running if each.waiting and not each.decoding]
+        prompts: list[int] = []
+        if streams < len(self.running):  # held sequences, which wait for their format, have no input
+            prompts = [each.ready for each in self.running if each.waiting and not each.decoding]
         budget = min(self.pace.budget(streams, len(prompts)), sum(prompts))
         budget = min(budget, self._prefix_cache.room(streams + budget) - streams)
-        return plan(self.running, budget if streams else max(budget, 1), self._pauses())
+        pauses = self._pauses() if prompts else None
+        return plan(self.running, budget if streams else max(budget, 1), pauses)
 
     def evaluated(self, slices: list[BatchSlice]) -> None:
         """Note that the inputs of `slices` are in the cache now."""

@@ -143,7 +143,7 @@ class Sequence:
     @property
     def waiting(self) -> int:
         """Inputs still to be evaluated."""
-        return len(self.inputs) - self.evaluated
+        return len(self.inputs) - (self.entry.evaluated if self.entry is not None else 0)
 
     @property
     def unread(self) -> ImageRange | None:

@@ -179,7 +179,7 @@ class TextStream:
         return min(found, default=None)
 
     def _release(self, size: int, stop: str | None = None) -> Released:
-        text = bytes(self._held[:size]).decode("utf-8", errors="replace")
+        text = self._held[:size].decode("utf-8", errors="replace")
         parts: list[Part] = [Said(text)] if text else []
         if self._parser is not None:
             parts = self._parser.feed(text)
@@ -204,6 +204,8 @@ class TextStream:
 
 def incomplete_tail(data: bytes | bytearray) -> int:
     """Return how many bytes at the end of `data` are the beginning of a UTF-8 character."""
+    if not data or data[-1] < 0x80:
+        return 0
     decoder = _utf8_decoder(errors="replace")
     decoder.decode(data[-3:])  # the longest such beginning; a character cut in two before it is ignored
     return len(decoder.getstate()[0])

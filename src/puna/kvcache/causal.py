@@ -66,7 +66,7 @@ class CausalCache(CellCache):
 
     def _first_visible(self, positions: NDArray[np.int32]) -> NDArray[np.int32]:
         """Return the first position that is visible to an input at each of `positions`."""
-        return np.zeros_like(positions)
+        return np.zeros(len(positions), np.int32)
 
     def _needed_from(self) -> NDArray[np.int32] | None:
         """Return the first position of each sequence that is still needed; None if all are."""
@@ -146,14 +146,14 @@ class CausalCache(CellCache):
             same = sequences[1:] == sequences[:-1]
             expected[1:][same] = positions[:-1][same] + 1
         wrong = positions != expected
-        if wrong.any():
+        if np.count_nonzero(wrong):  # of a few rows, several times as fast as `any`
             row = int(np.argmax(wrong))
             sequence = int(sequences[row])
             raise ValueError(
                 f"sequence {sequence} continues at position {cells.length[sequence]} without gaps, "
                 f"row {row} of the batch has position {positions[row]}"
             )
-        if positions.max() >= cells.longest:
+        if np.count_nonzero(positions >= cells.longest):
             sequence = int(sequences[np.argmax(positions)])
             raise CacheFullError(
                 f"sequence {sequence} holds {cells.length[sequence]} positions, "
@@ -164,7 +164,7 @@ class CausalCache(CellCache):
         self, sequences: NDArray[np.int32], positions: NDArray[np.int32], begins: NDArray[np.int32]
     ) -> None:
         missing = begins < self.cells.first[sequences]
-        if missing.any():
+        if np.count_nonzero(missing):
             row = int(np.argmax(missing))
             sequence = int(sequences[row])
             raise ValueError(

@@ -24,76 +24,52 @@ from puna.ops.backend import list_width
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Free cells are counted in blocks of this many: a million cells make 4096 counts to search.
-_BLOCK = 256
-_SHIFT = 8
-
 
 class FreeCells:
     """The free cells among `capacity`; the lowest are taken first, which keeps the used ones dense."""
 
     def __init__(self, capacity: int) -> None:
-        blocks = -(-capacity // _BLOCK)
         self.count = capacity
-        self._capacity = capacity
-        # Zeros take no memory until they are written to: most cells of a large cache are never used.
-        self._used = np.zeros(blocks * _BLOCK, dtype=bool)  # [cells], always set beyond the capacity
-        self._used[capacity:] = True
-        self._in_blocks = np.full(blocks, _BLOCK, dtype=np.int16)  # free ones of each
-        self._in_blocks[-1:] -= blocks * _BLOCK - capacity
-        self._lowest = 0  # no block before this has a free cell
+        self._used = bytearray(capacity)  # 1 or 0 for each: searching bytes is as fast as copying them
+        self._is_used = np.frombuffer(self._used, np.bool_)  # the same memory
+        self._lowest = 0  # no cell before this is free
 
     def take(self, count: int) -> NDArray[np.int32]:
         """Take and return the `count` lowest free cells, ascending. There must be that many."""
-        if not count:
-            return np.empty(0, dtype=np.int32)
-        blocks = self._in_blocks[self._lowest :].nonzero()[0][:count] + self._lowest
-        sums = self._in_blocks[blocks].cumsum()
-        last = int(sums.searchsorted(count))
-        blocks = blocks[: last + 1]
-        found = (~self._used.reshape(-1, _BLOCK)[blocks]).ravel().nonzero()[0][:count]
-        cells: NDArray[np.int32] = (blocks[found >> _SHIFT] * _BLOCK + (found & (_BLOCK - 1))).astype(
-            np.int32
-        )
-        self._used[cells] = True
-        self._in_blocks[blocks] = 0
-        self._in_blocks[blocks[last]] = sums[last] - count
-        self._lowest = int(blocks[last])
+        cells: list[int] = []
+        end = self._lowest
+        while (left := count - len(cells)) > 0:
+            begin = self._used.index(0, end)
+            end = self._used.find(1, begin, begin + left)
+            if end < 0:
+                end = begin + left
+            cells += range(begin, end)
+        taken = np.array(cells, np.int32)
+        self._is_used[taken] = True
+        self._lowest = end
         self.count -= count
-        return cells
+        return taken
 
     def claim(self, cells: NDArray[np.int32]) -> None:
         """Take the given `cells`, which are free and distinct."""
-        self._used[cells] = True
-        np.subtract.at(self._in_blocks, cells >> _SHIFT, 1)
+        self._is_used[cells] = True
         self.count -= len(cells)
 
     def give(self, cells: NDArray[np.int32]) -> None:
         """Mark `cells` (distinct) as free."""
         if not len(cells):
             return
-        self._used[cells] = False
-        blocks = cells >> _SHIFT
-        lowest = int(blocks.min())
-        counts = np.bincount(blocks - lowest)
-        self._in_blocks[lowest : lowest + len(counts)] += counts
-        self._lowest = min(self._lowest, lowest)
+        self._is_used[cells] = False
+        self._lowest = min(self._lowest, int(cells.min()))
         self.count += len(cells)
 
     def is_free(self) -> NDArray[np.bool_]:
         """Whether each cell is free [capacity]."""
-        return ~self._used[: self._capacity]
+        return ~self._is_used
 
     def highest_used(self) -> int:
         """One more than the highest cell in use; 0 when all are free."""
-        partly = (self._in_blocks < _BLOCK).nonzero()[0]
-        # Two blocks: the last one may count as partly used only because the capacity cuts it off.
-        for block in partly[:-3:-1].tolist():
-            cells = range(block * _BLOCK, min((block + 1) * _BLOCK, self._capacity))
-            used = self._used[cells.start : cells.stop].nonzero()[0]
-            if len(used):
-                return cells.start + int(used[-1]) + 1
-        return 0
+        return self._used.rfind(1) + 1
 
 
 #: Bytes of bookkeeping per cell beside the table: its reference count, and whether it is free.
@@ -248,9 +224,11 @@ class Cells:
         """Drop the entries before `firsts` [sequences]; the others do not move."""
         cells = self.expired(firsts)
         if len(cells):
+            cells.sort()
             np.subtract.at(self.references, cells, 1)
-            freed = cells[self.references[cells] == 0]
-            self.free_cells.give(np.unique(freed))  # two sequences may have dropped the same cell
+            freed = self.references[cells] == 0
+            freed[1:] &= cells[1:] != cells[:-1]  # two sequences may have dropped the same cell
+            self.free_cells.give(cells[freed])
         np.maximum(self.first, np.minimum(firsts, self.length), out=self.first)
 
     def replace(self, sequence: int, entries: NDArray[np.int64], cells: NDArray[np.int32]) -> None:

@@ -233,7 +233,7 @@ class Speculation:
         """
         if self._drafter is not None:
             self._drafter.release_finished()
-        if not all(batch_slice.sequence.decoding for batch_slice in slices):
+        if not all(batch_slice.decoding for batch_slice in slices):
             return  # a step with prompts has enough rows
         able = [
             (batch_slice, drafting)
