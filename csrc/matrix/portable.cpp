@@ -30,6 +30,10 @@ struct Vectors {
         return most;
     }
 
+    static void largest_of_32s(const float* x, uint32_t* bits) {
+        for (int i = 0; i < 8; i++) bits[i] = largest_bits(x + 32 * i, 32);
+    }
+
     static Bytes rounded(const float* x, float factor) {
         Bytes bytes;
         for (int i = 0; i < 32; i++) bytes.q[i] = static_cast<int8_t>(std::nearbyint(x[i] * factor));
@@ -40,10 +44,11 @@ struct Vectors {
 
     static void store(const Bytes& bytes, int8_t* to) { std::memcpy(to, bytes.q, sizeof bytes.q); }
 
-    static SumsOf16 sums(const Bytes& bytes) {
-        SumsOf16 sums = {0, 0};
-        for (int i = 0; i < 16; i++) sums.first += bytes.q[i], sums.second += bytes.q[16 + i];
-        return sums;
+    static void add_up(const int8_t* q, int32_t* sums) {
+        for (int i = 0; i < 16; i++) {
+            sums[i] = 0;
+            for (int j = 0; j < 16; j++) sums[i] += q[16 * i + j];
+        }
     }
 };
 

@@ -2,50 +2,59 @@
 //   Bytes                  32 signed bytes
 //   largest_bits(x, n)     the largest magnitude of n values (a multiple of 32) as bits: compared as integers,
 //                          NaN > infinity > numbers
+//   largest_of_32s(x, bits)   the same for each 32 of 256 values
 //   rounded(x, factor)     32 values times a factor as the nearest integers, which fit a byte
 //   zeros()
 //   store(bytes, to)
-//   sums(bytes)            the sum of each 16 bytes
+//   add_up(q, sums)        the sum of each 16 of 256 bytes
 #pragma once
+#include <cstring>
+
 #include "matrix/kernels.h"
 #include "matrix/quads.h"
+#include "vector/half.h"
 
 namespace puna {
 namespace {
 
-struct SumsOf16 {
-    int first, second;
-};
-
 // One token's values, with a scale for each `scaled` of them: 256 or 32.
 template <class Vectors, int scaled>
 void quantize(const float* x, int64_t columns, ActivationBlock<scaled>* blocks) {
-    constexpr int excess = ActivationBlock<scaled>::excess;
-    for (int64_t k = 0; k < columns; k += chunk_columns, x += chunk_columns, blocks++) {
-        const int n = static_cast<int>(columns - k < chunk_columns ? columns - k : chunk_columns);
-        for (int begin = 0; begin < n; begin += scaled) {
-            const int end = n - begin < scaled ? n : begin + scaled;
-            const uint32_t bits = Vectors::largest_bits(x + begin, end - begin);
-            float largest;
-            __builtin_memcpy(&largest, &bits, sizeof largest);
-            const bool finite = bits < 0x7f800000;
-            const bool nonzero = finite && largest >= smallest_scaled;
-            blocks->d[begin / scaled] = nonzero ? largest / 127.0f : finite ? 0.0f : __builtin_nanf("");
-            const float inverse = nonzero ? 127.0f / largest : 0.0f;
-            for (int i = begin; i < end; i += 32) {
-                const typename Vectors::Bytes q = nonzero ? Vectors::rounded(x + i, inverse) : Vectors::zeros();
-                Vectors::store(q, blocks->q + i);
-                const SumsOf16 sums = Vectors::sums(q);
-                blocks->sums16[i / 16] = static_cast<int16_t>(sums.first);
-                blocks->sums16[i / 16 + 1] = static_cast<int16_t>(sums.second);
-                blocks->sums32[i / 32] = static_cast<int16_t>(sums.first + sums.second);
-                if constexpr (ActivationBlock<scaled>::summed == 16) {
-                    blocks->minus_excess[i / 16] = -excess * sums.first;
-                    blocks->minus_excess[i / 16 + 1] = -excess * sums.second;
-                } else {
-                    blocks->minus_excess[i / 32] = -excess * (sums.first + sums.second);
-                }
+    using Block = ActivationBlock<scaled>;
+    constexpr int scales = Block::columns / scaled;
+    for (int64_t k = 0; k < columns; k += Block::columns, x += Block::columns, blocks++) {
+        const int n = static_cast<int>(columns - k < Block::columns ? columns - k : Block::columns);
+        uint32_t largest[scales] = {};
+        if (scales > 1 && n == Block::columns) {
+            Vectors::largest_of_32s(x, largest);
+        } else {
+            for (int i = 0; i < n; i += scaled) {
+                largest[i / scaled] = Vectors::largest_bits(x + i, n - i < scaled ? n - i : scaled);
             }
+        }
+        float inverse[scales];
+#pragma GCC unroll 1   // unrolled, the loop would not be vectorised
+        for (int i = 0; i < scales; i++) {   // without branches
+            constexpr uint32_t infinity = 0x7f800000, nan = 0x7fc00000;
+            const uint32_t scalable = largest[i] >= float_to_bits(smallest_scaled) && largest[i] < infinity ? ~0u : 0;
+            inverse[i] = 127.0f / bits_to_float((largest[i] & scalable) | (infinity & ~scalable));
+            const float d = bits_to_float(largest[i] & scalable) / 127.0f;
+            blocks->d[i] = bits_to_float(float_to_bits(d) | (largest[i] < infinity ? 0 : nan));
+        }
+        for (int i = 0; i < n; i += 32) {
+            const float factor = inverse[i / scaled];
+            Vectors::store(factor > 0 ? Vectors::rounded(x + i, factor) : Vectors::zeros(), blocks->q + i);
+        }
+        std::memset(blocks->q + n, 0, static_cast<size_t>(Block::columns - n));
+        int32_t sums[Block::columns / 16];
+        Vectors::add_up(blocks->q, sums);
+        for (int i = 0; i < Block::columns / 16; i++) blocks->sums16[i] = static_cast<int16_t>(sums[i]);
+        for (int i = 0; i < Block::columns / 32; i++) {
+            blocks->sums32[i] = static_cast<int16_t>(sums[2 * i] + sums[2 * i + 1]);
+        }
+        for (int i = 0; i < Block::columns / Block::summed; i++) {
+            const int32_t sum = Block::summed == 16 ? sums[i] : sums[2 * i] + sums[2 * i + 1];
+            blocks->minus_excess[i] = -Block::excess * sum;
         }
     }
 }

@@ -12,20 +12,40 @@ namespace {
 struct Vectors {
     using Bytes = __m256i;
 
+    static PUNA_INLINE __m256i magnitude_bits(const float* x) {
+        return _mm256_and_si256(Avx2::load(x), _mm256_set1_epi32(0x7fffffff));
+    }
+
     static PUNA_INLINE uint32_t largest_bits(const float* x, int n) {
-        const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
         __m256i most[4];
         for (int j = 0; j < 4; j++) most[j] = _mm256_setzero_si256();
         for (int i = 0; i < n; i += 32) {
-            for (int j = 0; j < 4; j++) {
-                most[j] = _mm256_max_epi32(most[j], _mm256_and_si256(Avx2::load(x + i + 8 * j), magnitude));
-            }
+            for (int j = 0; j < 4; j++) most[j] = _mm256_max_epi32(most[j], magnitude_bits(x + i + 8 * j));
         }
         const __m256i all = _mm256_max_epi32(_mm256_max_epi32(most[0], most[1]), _mm256_max_epi32(most[2], most[3]));
         __m128i m = _mm_max_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));
         m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0x4e));
         m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0xb1));
         return static_cast<uint32_t>(_mm_cvtsi128_si32(m));
+    }
+
+    static PUNA_INLINE void largest_of_32s(const float* x, uint32_t* bits) {
+        __m256i most[8], twos[4], fours[2];   // the largest of 1, 2 and 4 of the 32s
+        for (int i = 0; i < 8; i++, x += 32) {
+            most[i] = _mm256_max_epi32(_mm256_max_epi32(magnitude_bits(x), magnitude_bits(x + 8)),
+                                       _mm256_max_epi32(magnitude_bits(x + 16), magnitude_bits(x + 24)));
+        }
+        for (int i = 0; i < 4; i++) {
+            const __m256i a = most[2 * i], b = most[2 * i + 1];
+            twos[i] = _mm256_max_epi32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+        }
+        for (int i = 0; i < 2; i++) {
+            const __m256i a = twos[2 * i], b = twos[2 * i + 1];
+            fours[i] = _mm256_max_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
+        }
+        const __m256i all = _mm256_max_epi32(_mm256_permute2x128_si256(fours[0], fours[1], 0x20),
+                                             _mm256_permute2x128_si256(fours[0], fours[1], 0x31));
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(bits), all);
     }
 
     static PUNA_INLINE Bytes rounded(const float* x, float factor) {
@@ -40,12 +60,19 @@ struct Vectors {
 
     static PUNA_INLINE void store(Bytes q, int8_t* to) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), q); }
 
-    static PUNA_INLINE SumsOf16 sums(Bytes q) {
-        const __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), q);
-        const __m256i fours = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));   // 4 sums for each 16
-        const __m256i twos = _mm256_add_epi32(fours, _mm256_shuffle_epi32(fours, 0x4e));
-        const __m256i ones = _mm256_add_epi32(twos, _mm256_shuffle_epi32(twos, 0xb1));
-        return {_mm256_cvtsi256_si32(ones), _mm256_extract_epi32(ones, 4)};
+    static PUNA_INLINE void add_up(const int8_t* q, int32_t* sums) {
+        for (int i = 0; i < 256; i += 128, q += 128, sums += 8) {
+            __m256i fours[4];   // the sums of each 4 bytes
+            for (int j = 0; j < 4; j++) {
+                const __m256i twos = _mm256_maddubs_epi16(_mm256_set1_epi8(1), Avx2::load(q + 32 * j));
+                fours[j] = _mm256_madd_epi16(twos, _mm256_set1_epi16(1));
+            }
+            const __m256i all = _mm256_hadd_epi32(_mm256_hadd_epi32(fours[0], fours[1]),
+                                                  _mm256_hadd_epi32(fours[2], fours[3]));
+            const __m128i even = _mm256_castsi256_si128(all), odd = _mm256_extracti128_si256(all, 1);
+            _mm_storeu_si128(reinterpret_cast<__m128i*>(sums), _mm_unpacklo_epi32(even, odd));
+            _mm_storeu_si128(reinterpret_cast<__m128i*>(sums + 4), _mm_unpackhi_epi32(even, odd));
+        }
     }
 };
 

@@ -21,6 +21,10 @@ struct Vectors {
         return vmaxvq_u32(vmaxq_u32(vmaxq_u32(most[0], most[1]), vmaxq_u32(most[2], most[3])));
     }
 
+    static PUNA_INLINE void largest_of_32s(const float* x, uint32_t* bits) {
+        for (int i = 0; i < 8; i++) bits[i] = largest_bits(x + 32 * i, 32);
+    }
+
     static PUNA_INLINE int8x16_t rounded16(const float* x, float factor) {
         int16x4_t v[4];
         for (int j = 0; j < 4; j++) v[j] = vqmovn_s32(vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + 4 * j), factor)));
@@ -37,7 +41,9 @@ struct Vectors {
         vst1q_s8(to + 16, q.high);
     }
 
-    static PUNA_INLINE SumsOf16 sums(Bytes q) { return {vaddlvq_s8(q.low), vaddlvq_s8(q.high)}; }
+    static PUNA_INLINE void add_up(const int8_t* q, int32_t* sums) {
+        for (int i = 0; i < 16; i++) sums[i] = vaddlvq_s8(vld1q_s8(q + 16 * i));
+    }
 };
 
 }  // namespace
