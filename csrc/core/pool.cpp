@@ -17,7 +17,8 @@ namespace puna {
 namespace {
 
 // How long an idle worker looks for work before it sleeps: longer than the gap between two kernels of a decode step,
-// short enough that an idle process uses no CPU.
+// short enough that an idle process uses no CPU. 2 ms would bridge the gap between steps: single streams were 1.02 to
+// 1.03 times as fast, but a server with 16 clients on two cores only 0.93, since its own process needs the core.
 constexpr auto spin_time = std::chrono::microseconds(60);
 
 inline void pause_cpu() {

@@ -59,7 +59,7 @@ class ThoughtLimit:
     def follow(self, token: int) -> None:
         """Note that `text` got its next token."""
         if self._reading is None:
-            return
+            return  # nothing in it is a thought
         was_forced = bool(self.forced) and self.forced[0] == token
         if was_forced:
             self.forced.popleft()
