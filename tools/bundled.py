@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-#: Written by the page's build: each package with its version, its licence and the licence's text.
-PAGE_LICENCES: Final = ROOT / "src" / "puna" / "server" / "page" / "dist" / "licenses.txt"
+_PAGE: Final = ROOT / "src" / "puna" / "server" / "page" / "dist"
 
 _HEADING: Final = re.compile(r"^(\S+) (\d\S*) \((.+)\)\n-{72}$", re.MULTILINE)
 _COMMENT: Final = re.compile(r"/\*\*?\n(.*?)\*/", re.DOTALL)
@@ -40,12 +39,19 @@ class Component:
         return found | {"purl": self.url, "licenses": [{"expression": self.licence}]}
 
 
+def page_licences() -> str:
+    """Return the packages in the page, each with its version, its licence and the licence's text.
+
+    The page's build writes them. Empty where it was not built.
+    """
+    return "".join(path.read_text("utf-8") for path in _PAGE.glob("assets/licenses-*.txt"))
+
+
 def page_components() -> list[Component]:
     """Return the packages in the page; none where it was not built."""
-    text = PAGE_LICENCES.read_text("utf-8") if PAGE_LICENCES.exists() else ""
     return [
         Component(name, version, f"pkg:npm/{name.replace('@', '%40')}@{version}", licence)
-        for name, version, licence in _HEADING.findall(text)
+        for name, version, licence in _HEADING.findall(page_licences())
     ]
 
 
@@ -99,8 +105,8 @@ def main(folder: Path) -> None:
     (folder / "sboms").mkdir(parents=True, exist_ok=True)
     (folder / "sboms" / "puna.cdx.json").write_text(json.dumps(bill, indent=1) + "\n", "utf-8")
     texts = native_licences()
-    if PAGE_LICENCES.exists():
-        texts["page.txt"] = PAGE_LICENCES.read_text("utf-8")
+    if text := page_licences():
+        texts["page.txt"] = text
     (folder / "licenses" / "third-party").mkdir(parents=True, exist_ok=True)
     for name, text in sorted(texts.items()):
         (folder / "licenses" / "third-party" / name).write_text(text, "utf-8")

@@ -1,11 +1,11 @@
-// Builds the page into src/puna/server/page/dist: hashed assets, index.html, artifact.html, manifest.json and
-// licenses.txt, with .gz and .br beside what compresses. `--watch` builds anew when a source changes.
+// Builds the page into src/puna/server/page/dist: hashed assets, index.html and artifact.html. `--watch` builds anew
+// when a source changes.
 import { createHash } from "node:crypto";
 import { existsSync, readdirSync, readFileSync } from "node:fs";
-import { cp, mkdir, readdir, readFile, rename, rm, rmdir, writeFile } from "node:fs/promises";
-import { basename, dirname, extname, join, relative, resolve } from "node:path";
+import { cp, mkdir, readFile, rename, rm, rmdir, writeFile } from "node:fs/promises";
+import { basename, dirname, join, relative, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
-import { brotliCompressSync, constants, gzipSync } from "node:zlib";
+import { gzipSync } from "node:zlib";
 import * as esbuild from "esbuild";
 
 const here = dirname(fileURLToPath(import.meta.url));
@@ -14,17 +14,7 @@ const target = resolve(here, "../src/puna/server/page/dist");
 const out = join(here, "dist", String(process.pid));
 const watch = process.argv.includes("--watch");
 const FIRST_LOAD_LIMIT = 300 * 1024;
-
-const TYPES = {
-  ".html": "text/html; charset=utf-8",
-  ".js": "text/javascript; charset=utf-8",
-  ".css": "text/css; charset=utf-8",
-  ".json": "application/json",
-  ".svg": "image/svg+xml",
-  ".txt": "text/plain; charset=utf-8",
-  ".woff2": "font/woff2",
-  ".wasm": "application/wasm",
-};
+const PACKED = /\.(css|js|json|svg|txt)$/;
 
 const options = {
   absWorkingDir: here,
@@ -134,7 +124,6 @@ async function pages(metafile, bundled) {
   await writeFile(join(out, iconName), icon);
   const text = licences(packagesOf([metafile, ...bundled]));
   const licencesName = `assets/licenses-${hashOf(text)}.txt`;
-  await writeFile(join(out, "licenses.txt"), text);
   await writeFile(join(out, licencesName), text);
   const [script, ...rest] = first;
   const links = [
@@ -153,40 +142,10 @@ async function pages(metafile, bundled) {
   return ["index.html", ...first, iconName];
 }
 
-async function compress(first) {
-  const manifest = { files: {} };
-  let firstBytes = 0;
-  const names = (await readdir(out, { recursive: true, withFileTypes: true }))
-    .filter((each) => each.isFile())
-    .map((each) => relative(out, join(each.parentPath ?? each.path, each.name)).replaceAll("\\", "/"))
-    .sort();
-  for (const name of names) {
-    const data = await readFile(join(out, name));
-    const type = TYPES[extname(name)] ?? "application/octet-stream";
-    const encodings = [];
-    let transferred = data.length;
-    if (/^(text|image\/svg|application\/json)/.test(type) && !watch) {
-      const gz = gzipSync(data, { level: 9 });
-      const quality = {
-        [constants.BROTLI_PARAM_QUALITY]: 11,
-        [constants.BROTLI_PARAM_SIZE_HINT]: data.length,
-      };
-      const br = brotliCompressSync(data, { params: quality });
-      for (const [encoding, extension, bytes] of [
-        ["br", ".br", br],
-        ["gzip", ".gz", gz],
-      ]) {
-        if (bytes.length >= data.length) continue;
-        await writeFile(join(out, name + extension), bytes);
-        encodings.push(encoding);
-      }
-      transferred = Math.min(transferred, gz.length);
-    }
-    if (first.includes(name)) firstBytes += transferred;
-    manifest.files[name] = { type, size: data.length, encodings, immutable: name.startsWith("assets/") };
-  }
-  await writeFile(join(out, "manifest.json"), `${JSON.stringify(manifest, null, 1)}\n`);
-  return firstBytes;
+// The server packs files when they are first asked for.
+function packedBytes(name) {
+  const data = readFileSync(join(out, name));
+  return PACKED.test(name) ? gzipSync(data).length : data.length;
 }
 
 async function putInPlace() {
@@ -209,10 +168,10 @@ const finish = {
     });
     build.onEnd(async (result) => {
       if (result.errors.length > 0) return;
-      const bytes = await compress(await pages(result.metafile, bundled));
+      const first = await pages(result.metafile, bundled);
+      const bytes = first.reduce((sum, name) => sum + packedBytes(name), 0);
       await putInPlace();
-      const size = `${(bytes / 1024).toFixed(1)} KB ${watch ? "(not compressed)" : "gzipped"}`;
-      console.log(`first load: ${size} of ${FIRST_LOAD_LIMIT / 1024} KB`);
+      console.log(`first load: ${(bytes / 1024).toFixed(1)} KB gzipped of ${FIRST_LOAD_LIMIT / 1024} KB`);
       if (!watch && bytes > FIRST_LOAD_LIMIT) {
         console.error("the first load is too large: import what is not needed at once dynamically");
         process.exitCode = 1;

@@ -35,10 +35,8 @@ def test_first_load_is_small_and_packed(visit: Callable[..., Visitor], server: S
         ) as reply:
             sizes[url] = len(b"".join(reply.iter_raw()))
             if url.endswith((".js", ".css")):
-                assert (reply.headers["content-encoding"], "immutable" in reply.headers["cache-control"]) == (
-                    "gzip",
-                    True,
-                )
+                assert "immutable" in reply.headers["cache-control"]
+                assert sizes[url] < 1024 or reply.headers["content-encoding"] == "gzip"
     assert sum(sizes.values()) < 300_000, sizes
     assert len(list(BUILT_PAGE.glob("assets/*.js"))) > len([url for url in loaded if url.endswith(".js")])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from pathlib import Path
 
 import pytest
@@ -10,8 +9,6 @@ import pytest
 from puna.server.settings import BUILT_PAGE
 
 SCRIPT = b"console.log('a script that is long enough to be packed');" * 20
-#: Python cannot pack it; what a browser gets are the bytes of the file.
-BROTLI = b"the same, as brotli packs it"
 
 needs_page = pytest.mark.skipif(
     not (BUILT_PAGE / "index.html").exists(), reason="the page has not been built (make page)"
@@ -19,13 +16,11 @@ needs_page = pytest.mark.skipif(
 
 
 def made_up_page(folder: Path) -> Path:
-    """Write a page with one script, packed in both ways, and one picture that is not."""
+    """Write a page with one script, and one picture that is too small to be packed."""
     assets = folder / "assets"
     assets.mkdir(parents=True)
     (folder / "index.html").write_text('<!doctype html><script src="assets/main-ABC.js"></script>')
     (folder / "artifact.html").write_text("<!doctype html><title>artifact</title>")
     (assets / "main-ABC.js").write_bytes(SCRIPT)
-    (assets / "main-ABC.js.gz").write_bytes(gzip.compress(SCRIPT))
-    (assets / "main-ABC.js.br").write_bytes(BROTLI)
     (assets / "icon-ABC.svg").write_text("<svg/>")
     return folder

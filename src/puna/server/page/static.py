@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gzip
 import mimetypes
 from dataclasses import dataclass
 from functools import cache
@@ -39,13 +41,14 @@ _SECURITY: Final = {
     "cross-origin-opener-policy": "same-origin",
 }
 _FOREVER: Final = "public, max-age=31536000, immutable"  # names of assets have a hash of their content
-_ENCODINGS: Final = (("br", ".br"), ("gzip", ".gz"))
+_SMALLEST_PACKED: Final = 1024  # bytes; less fits one packet
 
 
 @dataclass(frozen=True)
 class _Asset:
+    path: Path
     media_type: str
-    files: dict[str, Path]  # by content encoding; "" is the file as it is
+    is_packed: bool  # for clients that take gzip
 
 
 @cache
@@ -53,31 +56,36 @@ def _assets(folder: Path) -> dict[str, _Asset]:
     """Return the built files by their path below the page."""
     found = {}
     for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.suffix not in (".br", ".gz"):
-            files = {"": path}
-            for encoding, suffix in _ENCODINGS:
-                if (packed := path.with_name(path.name + suffix)).is_file():
-                    files[encoding] = packed
+        if path.is_file():
             kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
             if path.suffix == ".mjs":
                 kind = "text/javascript"
-            if kind.startswith("text/") or kind.endswith(("javascript", "json", "svg+xml")):
+            if is_text := kind.startswith("text/") or kind.endswith(("javascript", "json", "svg+xml")):
                 kind += "; charset=utf-8"
-            found[str(path.relative_to(folder))] = _Asset(kind, files)
+            name = path.relative_to(folder).as_posix()
+            # Only assets: a file of another name can change while the server runs.
+            is_packed = is_text and name.startswith("assets/") and path.stat().st_size >= _SMALLEST_PACKED
+            found[name] = _Asset(path, kind, is_packed)
     return found
 
 
-def _reply(folder: Path, request: Request, name: str, headers: dict[str, str]) -> Response:
+@cache
+def _packed(path: Path) -> bytes:
+    """Return a file as gzip packs it: packed files beside it would make up an eighth of the wheel."""
+    return gzip.compress(path.read_bytes())
+
+
+async def _reply(folder: Path, request: Request, name: str, headers: dict[str, str]) -> Response:
     asset = _assets(folder).get(name)
     if asset is None:
         raise PathNotFoundError(f"the page has no file {name:.100}")
     given = request.headers.get("accept-encoding", "").split(",")
     accepted = {each.partition(";")[0].strip() for each in given}
-    encoding = next((each for each, _ in _ENCODINGS if each in accepted and each in asset.files), "")
     headers = {**_SECURITY, **headers, "vary": "accept-encoding", "content-type": asset.media_type}
-    if encoding:
-        headers["content-encoding"] = encoding
-    return FileResponse(asset.files[encoding], headers=headers)
+    if asset.is_packed and "gzip" in accepted:
+        packed = await asyncio.to_thread(_packed, asset.path)
+        return Response(packed, headers={**headers, "content-encoding": "gzip"})
+    return FileResponse(asset.path, headers=headers)
 
 
 def is_built(folder: Path) -> bool:
@@ -98,16 +106,18 @@ def routes(folder: Path) -> list[Route]:
         if not is_built(folder):
             return text_reply(_NOT_BUILT)
         headers = {"content-security-policy": PAGE_POLICY, "cache-control": "no-cache"}
-        return _reply(folder, request, "index.html", headers)
+        return await _reply(folder, request, "index.html", headers)
 
     async def artifact(request: Request) -> Response:
         """The frame in which the page shows documents that a model wrote."""
         headers = {"content-security-policy": ARTIFACT_POLICY, "cache-control": "no-cache"}
-        return _reply(folder, request, "artifact.html", headers)
+        return await _reply(folder, request, "artifact.html", headers)
 
     async def asset(request: Request) -> Response:
         """A part of the page."""
-        return _reply(folder, request, f"assets/{request.path_params['name']}", {"cache-control": _FOREVER})
+        return await _reply(
+            folder, request, f"assets/{request.path_params['name']}", {"cache-control": _FOREVER}
+        )
 
     made = [
         BrowserRoute("/", page, methods=["GET"]),
