@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import zipfile
+import zlib
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ def test_all_places_have_the_same_version() -> None:
     assert len(set(version.versions("v0.0.0").values())) == 2
 
 
-@pytest.mark.skipif(not bundled.PAGE_LICENCES.exists(), reason="the page is not built")
+@pytest.mark.skipif(not bundled.page_licences(), reason="the page is not built")
 def test_bill_of_materials_names_what_the_page_bundles() -> None:
     locked = json.loads((ROOT / "web" / "package-lock.json").read_text("utf-8"))["packages"]
     found = bundled.page_components()
@@ -45,6 +46,14 @@ def test_bill_of_materials_is_the_same_each_time(tmp_path: Path) -> None:
     assert len(files) >= 3
     for file in files:
         assert (tmp_path / "first" / file).read_bytes() == (tmp_path / "second" / file).read_bytes()
+
+
+def test_package_leaves_room_for_the_kernels_in_a_wheel() -> None:
+    kernels = 1_600_000  # packed, for all instruction sets, and the names of all files
+    files = [path for path in (ROOT / "src" / "puna").rglob("*.*") if path.suffix not in (".pyc", ".so")]
+    sizes = {path: len(zlib.compress(path.read_bytes(), 9)) for path in files if path.is_file()}
+    largest = sorted(sizes, key=lambda path: -sizes[path])[:10]
+    assert sum(sizes.values()) + kernels < wheel.MOST_BYTES, [(str(path), sizes[path]) for path in largest]
 
 
 def test_wheel_that_lacks_a_part_is_refused(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Export demo-audio to GGUF: `python -m demo.hearing.export`.
 
-The tower has a file of its own, as in llama.cpp. Matrices become Q8_0; norms, biases, positions and
-convolutions stay F32.
+The tower has a file of its own, as in llama.cpp. Matrices become Q8_0 and convolutions F16; norms,
+biases and positions, which llama.cpp adds, stay F32.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def export(
             values = values[:, None]  # llama.cpp adds it to [out, frames]
         matrix = name == "token_embd.weight" or (values.ndim == 2 and ("blk." in name or "fc." in name))
         writer = hearing if name.startswith(_TOWER) else text
-        writer.add_tensor(name, values, kind if matrix else GGMLType.F32)
+        writer.add_tensor(name, values, kind if matrix else GGMLType.F16 if values.ndim > 2 else GGMLType.F32)
     text.write()
     hearing.write()
 

@@ -1,7 +1,7 @@
 """Export demo-vision to GGUF: `python -m demo.vision.export`.
 
-Text model and tower share one file, as with Ollama. Matrices become Q8_0; norms, biases, positions and the
-patch embedding stay F32.
+Text model and tower share one file, as with Ollama. The layers' matrices become Q8_0, positions,
+the patch embedding and the projection F16; norms and biases stay F32.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def export(model: VisionModel, tokenizer: Tokenizer, path: Path, kind: GGMLType 
         if name == "token_embd.weight":
             values = values[: len(tokens)]  # the vocabulary is smaller than its maximum
         matrix = name == "token_embd.weight" or (values.ndim == 2 and "blk." in name)
-        writer.add_tensor(name, values, kind if matrix else GGMLType.F32)
+        writer.add_tensor(name, values, kind if matrix else GGMLType.F16 if values.ndim > 1 else GGMLType.F32)
     writer.write()
 
 
