@@ -2,6 +2,8 @@
 
 NB_MODULE(_native, m) {
     m.doc() = "Kernels of Puna, on arrays of numpy.";
+    // A model that a thread still uses when its process ends is no leak, and no news to whoever runs it.
+    nanobind::set_leak_warnings(false);
     puna::register_array(m);
     puna::register_system(m);
     puna::register_matrix(m);
