@@ -462,12 +462,12 @@ class Engine:
 
     def _resume_held(self) -> None:
         """Draw for held sequences whose formats have computed the allowed tokens."""
-        if not self._held:
+        if not (held := self._held):
             return
         wait(self._waited_for, 0)
         ready = [
             (sequence, logits)
-            for sequence, logits in self._held
+            for sequence, logits in held
             if sequence.constraint is None or sequence.constraint.ready
         ]
         found = draw([(sequence, logits[0]) for sequence, logits in ready], 0)

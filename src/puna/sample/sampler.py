@@ -311,7 +311,6 @@ class Sampler:
         self._biased = np.array([token for token, _ in options.logit_bias], np.int64)
         self._bias = np.array([bias for _, bias in options.logit_bias], np.float32)
         self._banned = np.array(options.banned_tokens, np.int64)
-        self._changes_always = bool(options.logit_bias or options.banned_tokens)
         for name, tokens in (("logit_bias", self._biased), ("banned_tokens", self._banned)):
             if tokens.size and tokens.max() >= vocab_size:
                 raise OptionError(
@@ -435,7 +434,8 @@ class Sampler:
 
     def _changes(self) -> sampling.Changes | None:
         """Return bias, bans and penalties as changes of single logits; None if there are none."""
-        if not (self._changes_always or self._until_end or self._penalties.active or self._dry is not None):
+        chosen = self._biased.size or self._banned.size or self._until_end
+        if not (chosen or self._penalties.active or self._dry is not None):
             return None
         ended = self._ends if self._until_end else self._ends[:0]
         penalised, lowered_penalised = self._penalties.lowered()

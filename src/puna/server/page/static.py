@@ -71,7 +71,7 @@ def _assets(folder: Path) -> dict[str, _Asset]:
 
 @cache
 def _packed(path: Path) -> bytes:
-    """Return a file as gzip packs it: packed files beside it would make up an eighth of the wheel."""
+    """Return a file as gzip packs it: packed files beside it would make up a ninth of the wheel."""
     return gzip.compress(path.read_bytes())
 
 
