@@ -161,8 +161,8 @@ def need(path: Path) -> Need:
         heads = int(file.get("attention.head_count"))
         kv_heads = int(file.get("attention.head_count_kv", heads))
         head_dim = int(file.get("attention.key_length", file.get("embedding_length") // heads))
-        shared_bytes = expert_bytes = layer_products = head_bytes = head_products = state_products = 0.0
-        layer_multiplications = head_multiplications = 0.0
+        shared_bytes = expert_bytes = layer_products = head_bytes = head_products = 0.0
+        state_products = state_bytes = layer_multiplications = head_multiplications = 0.0
         kinds = set()
         for name, tensor in file.tensors.items():
             if len(tensor.shape) < 2:
@@ -185,14 +185,17 @@ def need(path: Path) -> Need:
                 head_bytes, head_products = head_bytes + stored, head_products + values
                 head_multiplications += values * every / own
             if name.endswith(".ssm_beta.weight"):
-                # Three multiply-adds and a multiplication for each entry of a memory [keys, values].
-                state_products += 4.0 * tensor.shape[0] * int(file.get("ssm.state_size")) ** 2
+                # Each step multiplies memories [dim, dim] by a key and a query. Each 8th adds up and writes
+                # them; the others read and write, on average, half of 7 keys and values.
+                memories, dim = tensor.shape[0], int(file.get("ssm.state_size"))
+                state_products += memories * dim**2 * (3 + 1 / 8)
+                state_bytes += 4 * memories * (dim**2 * (1 + 1 / 8) + 7 * 2 * dim)
     return Need(
         shared_bytes, expert_bytes, used, layer_products, head_bytes, head_products,
         cell_bytes=2.0 * layers * 2 * kv_heads * head_dim,
         cell_products=2.0 * layers * heads * head_dim,
         state_products=state_products,
-        state_bytes=state_products / 4 * 2 * 4,  # four multiplications for each entry
+        state_bytes=state_bytes,
         floats=bool(kinds) and kinds <= FLOATS,
         layer_multiplications=layer_multiplications,
         head_multiplications=head_multiplications,

@@ -179,6 +179,7 @@ template Array<int32_t> array(Argument, const char*);
 template Array<int64_t> array(Argument, const char*);
 template Array<uint8_t> array(Argument, const char*);
 template Array<float> written(Argument, const char*);
+template Array<int32_t> written(Argument, const char*);
 template NewArray<float> new_array(const intptr_t*, int);
 template NewArray<int32_t> new_array(const intptr_t*, int);
 template NewArray<int64_t> new_array(const intptr_t*, int);

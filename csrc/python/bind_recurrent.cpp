@@ -6,6 +6,7 @@
 
 #include "bind_array.h"
 #include "program.h"
+#include "recurrent/linear_attention.h"
 #include "recurrent/ngrams.h"
 #include "recurrent/recurrent.h"
 #include "recurrent/selective_scan.h"
@@ -28,6 +29,22 @@ void check_states(const StateRows& call, int64_t slots) {
         if (source < 0 || source >= slots || target < -1 || target >= slots) {
             throw std::out_of_range("row " + std::to_string(row) + " reads state " + std::to_string(source) +
                                     " and writes state " + std::to_string(target) + " of " + std::to_string(slots));
+        }
+    }
+}
+
+// Throws std::out_of_range unless the bases and additions of the slots that are read exist.
+void check_memories(const LinearAttention& call) {
+    const Memories& memories = call.memories;
+    for (int64_t row = 0; row < call.rows.rows; row++) {
+        for (const int32_t slot : {call.rows.sources[row], call.rows.targets[row]}) {
+            if (slot < 0) continue;
+            const int32_t base = memories.base_of[slot], count = memories.counts[slot];
+            if (base < 0 || base > memories.slots || count < 0 || count >= max_additions ||
+                count % call.additions_of_row()) {
+                throw std::out_of_range("memory " + std::to_string(slot) + " has base " + std::to_string(base) + " and " +
+                                        std::to_string(count) + " additions");
+            }
         }
     }
 }
@@ -96,8 +113,9 @@ NewArray<float> bind_pool_recent(Argument values_, Argument gates_, Argument bia
 
 NewArray<float> bind_linear_attention(Argument queries_, Argument keys_, Argument values_, Argument decays_,
                                       OptionalArgument betas_, OptionalArgument skips_, OptionalArgument probes_,
-                                      OptionalArgument removals_, Argument states_, Argument starts_,
-                                      Argument sources_, Argument targets_, bool delta, bool tiled) {
+                                      OptionalArgument removals_, Argument bases_, Argument additions_,
+                                      Argument book_, Argument starts_, Argument sources_, Argument targets_,
+                                      bool delta, bool tiled) {
     const auto queries = array<float>(queries_, "linear_attention queries"),
                keys = array<float>(keys_, "linear_attention keys"),
                values = array<float>(values_, "linear_attention values"),
@@ -106,17 +124,20 @@ NewArray<float> bind_linear_attention(Argument queries_, Argument keys_, Argumen
                skips = optional_array<float>(skips_, "linear_attention skips"),
                probes = optional_array<float>(probes_, "linear_attention probes"),
                removals = optional_array<float>(removals_, "linear_attention removals");
-    const auto states = written<float>(states_, "linear_attention states");
+    const auto bases = written<float>(bases_, "linear_attention bases"),
+               additions = written<float>(additions_, "linear_attention additions");
+    const auto book = written<int32_t>(book_, "linear_attention book");
     const auto starts = array<int32_t>(starts_, "linear_attention starts"),
                sources = array<int32_t>(sources_, "linear_attention sources"),
                targets = array<int32_t>(targets_, "linear_attention targets");
-    bool fits = keys.dims == 3 && values.dims == 3 && states.dims == 4 && (decays.dims == 2 || decays.dims == 3);
+    bool fits = keys.dims == 3 && values.dims == 3 && bases.dims == 4 && (decays.dims == 2 || decays.dims == 3);
     if (fits) {
         const int64_t rows = keys.shape[0], key_heads = keys.shape[1], key_dim = keys.shape[2];
         const int64_t heads = values.shape[1], value_dim = values.shape[2];
         fits = queries.is({rows, key_heads, key_dim}) && values.shape[0] == rows && key_heads > 0 &&
-               heads % key_heads == 0 && states.shape[1] == heads && states.shape[2] == key_dim &&
-               states.shape[3] == value_dim &&
+               heads % key_heads == 0 && bases.is({bases.shape[0], heads, key_dim, value_dim}) &&
+               additions.is({bases.shape[0] - 1, heads, additions_size(key_dim, value_dim)}) &&
+               book.is({3, bases.shape[0]}) &&
                (decays.dims == 2 ? decays.is({rows, heads}) : decays.is({rows, heads, key_dim})) &&
                (!betas.given() || betas.is({rows, heads})) && (!skips.given() || skips.is({heads})) &&
                starts.is({rows}) && sources.is({rows}) && targets.is({rows}) && probes.given() == removals.given();
@@ -128,17 +149,21 @@ NewArray<float> bind_linear_attention(Argument queries_, Argument keys_, Argumen
         throw misfit("linear_attention",
                      {{"queries", queries_}, {"keys", keys_}, {"values", values_}, {"decays", decays_},
                       {"betas", betas_.argument()}, {"skips", skips_.argument()}, {"probes", probes_.argument()},
-                      {"removals", removals_.argument()}, {"states", states_}, {"starts", starts_},
-                      {"sources", sources_}, {"targets", targets_}});
+                      {"removals", removals_.argument()}, {"bases", bases_}, {"additions", additions_},
+                      {"book", book_}, {"starts", starts_}, {"sources", sources_}, {"targets", targets_}});
     }
     auto y = new_array<float>({values.shape[0], values.shape[1], values.shape[2]});
     const StateRows rows = {starts.data, sources.data, targets.data, keys.shape[0]};
+    const int64_t of_slots = bases.shape[0];
+    const Memories memories = {bases.data, additions.data, book.data, book.data + of_slots, book.data + 2 * of_slots,
+                               of_slots - 1};
     const LinearAttention call = {rows,          queries.data,    keys.data,       values.data,      decays.data,
-                                  betas.data,    skips.data,      probes.data,     removals.data,    states.data,
+                                  betas.data,    skips.data,      probes.data,     removals.data,    memories,
                                   y.data,        values.shape[1], keys.shape[1],   keys.shape[2],    values.shape[2],
                                   delta,         decays.dims == 3, tiled};
-    perform("linear_attention", [call, slots = states.shape[0]] {
-        check_states(call.rows, slots);
+    perform("linear_attention", [call] {
+        check_states(call.rows, call.memories.slots);
+        check_memories(call);
         linear_attention(call);
     });
     return y;
@@ -234,8 +259,8 @@ void register_recurrent(nb::module_& m) {
           "targets"_a,
           "Means of the last rows weighed by gates; raises IndexError for rows and states that do not exist.");
     m.def("linear_attention", &bind_linear_attention, "queries"_a, "keys"_a, "values"_a, "decays"_a,
-          "betas"_a.none(), "skips"_a.none(), "probes"_a.none(), "removals"_a.none(), "states"_a, "starts"_a, "sources"_a,
-          "targets"_a, "delta"_a, "tiled"_a,
+          "betas"_a.none(), "skips"_a.none(), "probes"_a.none(), "removals"_a.none(), "bases"_a, "additions"_a, "book"_a,
+          "starts"_a, "sources"_a, "targets"_a, "delta"_a, "tiled"_a,
           "Linear attention with decay; raises IndexError for rows and states that do not exist.");
     m.def("selective_scan", &bind_selective_scan, "x"_a, "steps"_a, "rates"_a, "keys"_a, "queries"_a, "skips"_a,
           "states"_a, "starts"_a, "sources"_a, "targets"_a,

@@ -11,6 +11,7 @@
 #include "attention/indexer.h"
 #include "core/cpu.h"
 #include "matrix/pack.h"
+#include "recurrent/linear_attention.h"
 #include "recurrent/recurrent.h"
 #include "recurrent/selective_scan.h"
 #include "registrations.h"
@@ -45,7 +46,8 @@ bool runs_the_same(const std::string& operation, CpuLevel a, CpuLevel b, std::op
                    "reglu", "gelu", "squared_relu", "sigmoid_gate", "softcap", "store_rows"})) {
         return &row_kernels(a) == &row_kernels(b);
     }
-    if (is_one_of({"short_conv", "pool_recent", "linear_attention"})) return &recurrent_kernels(a) == &recurrent_kernels(b);
+    if (is_one_of({"short_conv", "pool_recent"})) return &recurrent_kernels(a) == &recurrent_kernels(b);
+    if (is_one_of({"linear_attention"})) return &linear_attention_kernels(a) == &linear_attention_kernels(b);
     if (is_one_of({"selective_scan"})) return &scan_kernels(a) == &scan_kernels(b);
     if (is_one_of({"route", "embed", "temper", "add", "offset", "multiply", "scale", "softplus", "sigmoid", "signed_root",
                    "split", "join", "mix", "match_rms", "above", "balance", "pool_groups", "join_lists",

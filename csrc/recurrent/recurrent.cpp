@@ -12,9 +12,9 @@ namespace {
 
 // Floats that are worth handing to another thread.
 constexpr int64_t floats_per_task = 16384;
-// A layer's memories, or the inputs kept for its convolution, of so many floats, times all layers, will have left the
-// caches before they are read again.
-constexpr int64_t memory_past_caches = 1 << 18, inputs_past_caches = 1 << 16;
+// A layer's inputs kept for its convolution, of so many floats, times all layers, will have left the caches before they
+// are read again.
+constexpr int64_t inputs_past_caches = 1 << 16;
 
 }  // namespace
 
@@ -89,38 +89,6 @@ void pool_recent(const PoolRecent& call) {
                 std::memcpy(after, values[k], width * sizeof(float));
                 std::memcpy(after + width, gates[k], width * sizeof(float));
             }
-        }
-    });
-}
-
-void linear_attention(const LinearAttention& call) {
-    const RecurrentKernels& kernels = recurrent_kernels();
-    const int64_t pieces = (call.value_dim + kernels.columns - 1) / kernels.columns;
-    const std::vector<int64_t> bounds = sequence_bounds(call.rows);
-    const int64_t sequences = static_cast<int64_t>(bounds.size()) - 1, of_each = call.heads * pieces;
-    const bool nontemporal = sequences * call.heads * call.key_dim * call.value_dim >= memory_past_caches;
-    const int64_t rows_each = sequences ? call.rows.rows / sequences : 1;
-    const int64_t grain = floats_per_task / (rows_each * call.key_dim * kernels.columns + 1) + 1;
-    struct Part {
-        int64_t begin, end;   // rows of a sequence
-        int64_t head, column;
-    };
-    const int64_t parts = sequences * of_each;
-    const auto part_at = [&](int64_t i) {
-        const int64_t sequence = i / of_each;
-        return Part{bounds[sequence], bounds[sequence + 1], i % of_each / pieces, i % pieces * kernels.columns};
-    };
-    const auto memory_of = [&](const Part& part) {
-        const int64_t slot = call.rows.sources[part.begin];
-        return call.states + (slot * call.heads + part.head) * call.key_dim * call.value_dim + part.column;
-    };
-    parallel_runs((parts + grain - 1) / grain, [&](int64_t task, int) {
-        thread_local std::vector<float> room;
-        room.resize(call.key_dim * (kernels.columns + 1));
-        for (int64_t i = task * grain; i < std::min(parts, (task + 1) * grain); i++) {
-            const Part part = part_at(i);
-            const float* next = nontemporal && i + 1 < parts ? memory_of(part_at(i + 1)) : nullptr;
-            kernels.linear_attention(call, part.head, part.column, part.begin, part.end, nontemporal, next, room.data());
         }
     });
 }

@@ -1,4 +1,4 @@
-// The operations of recurrent layers: short convolutions, and linear attention with a state.
+// The operations of recurrent layers on their last few rows: short convolutions and pools.
 #pragma once
 #include <cstdint>
 
@@ -44,33 +44,6 @@ struct PoolRecent {
 // A row of y depends only on its own row and the taps - 1 before it, bit for bit, as for short_conv.
 void pool_recent(const PoolRecent& call);
 
-// Each head has a memory, a matrix [key_dim, value_dim], which is multiplied by a key to look up its value:
-//
-//     memory = exp(decay) * memory
-//     memory = memory + key (beta * value)^T, or memory + key (beta * (value - memory^T key))^T by the delta rule
-//     y = memory^T query, and skip * value
-//
-// With probes and removals, what a probe finds in the memory before the decay is removed from the decayed memory:
-//
-//     memory = exp(decay) * memory - removal (memory^T probe)^T
-struct LinearAttention {
-    StateRows rows;
-    const float *queries, *keys;   // [rows, key_heads, key_dim]
-    const float* values;           // [rows, heads, value_dim]
-    const float* decays;           // [rows, heads], or per key entry [rows, heads, key_dim]
-    const float* betas;            // [rows, heads] or null: 1
-    const float* skips;            // [heads] or null
-    const float *probes, *removals;   // shaped like keys, or null; not with the delta rule
-    float* states;                 // [slots, heads, key_dim, value_dim]
-    float* y;                      // [rows, heads, value_dim]
-    int64_t heads, key_heads, key_dim, value_dim;
-    bool delta, decay_of_keys;
-    bool tiled;   // head h has the keys of head h % key_heads, otherwise of h * key_heads / heads
-};
-
-// A row's result is the same bits however its sequence is split into calls, and whatever else is in them.
-void linear_attention(const LinearAttention& call);
-
 struct RecurrentKernels {
     // One row of a convolution of `width` channels: b * x is convolved, or x if b and c are null. y is c times (or SiLU
     // of, if `activated`) the bias plus the sum of weights[i] * past[i] plus the last weights times the current row,
@@ -83,12 +56,6 @@ struct RecurrentKernels {
     // gates[k] + bias[k].
     void (*pool)(const float* const* values, const float* const* gates, const float* bias, int64_t taps, int64_t width,
                  float* y);
-    // Rows [begin, end) of one sequence, for one head and up to `columns` of the values' columns, from `column` on.
-    // `room` is for key_dim * (columns + 1) floats. `nontemporal`: states are written past the caches. `next` is where the
-    // memory of the call after this one begins, to be fetched meanwhile, or null.
-    void (*linear_attention)(const LinearAttention& call, int64_t head, int64_t column, int64_t begin, int64_t end,
-                             bool nontemporal, const float* next, float* room);
-    int64_t columns;
 };
 
 // For the CPU level in use, unless another is given.

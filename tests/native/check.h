@@ -42,6 +42,7 @@ void test_matrices();
 void test_attention();
 void test_indexer();
 void test_rows();
+void test_linear_attention();
 void test_recurrent();
 void test_sampling();
 

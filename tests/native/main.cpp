@@ -32,6 +32,7 @@ int main(int count, char** arguments) {
         const int checks_before = test::checks, failures_before = test::failures;
         test::test_rows();
         test::test_recurrent();
+        test::test_linear_attention();
         test::test_sampling();
         test::test_attention();
         test::test_indexer();

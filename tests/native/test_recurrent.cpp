@@ -1,4 +1,4 @@
-// Short convolutions and linear attention, whole and cut into calls, against sums in double precision.
+// Short convolutions and pools, whole and cut into calls, against sums in double precision.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -19,7 +19,7 @@ struct Aligned {
 
     explicit Aligned(const std::vector<float>& from) : room(from.size() + 16) {
         numbers = room.data() + (64 - reinterpret_cast<uintptr_t>(room.data()) % 64) % 64 / sizeof(float);
-        std::copy(from.begin(), from.end(), numbers);
+        for (size_t i = 0; i < from.size(); i++) numbers[i] = from[i];
     }
 };
 
@@ -130,88 +130,6 @@ void test_pool_recent(int64_t taps, int64_t width) {
     check(same, of_width("pool_recent in two calls", width));
 }
 
-// One sequence of two heads that share their keys, by the delta rule or with a removal; then again in two calls.
-void test_linear_attention(int64_t keys, int64_t width, bool of_keys, bool removes) {
-    Random random(static_cast<uint64_t>(keys * 1000 + width));
-    const int64_t rows = 7, heads = 2, cut = 3, size = heads * keys * width;
-    const std::vector<float> queries = random.normals(rows * keys), key = random.normals(rows * keys),
-                             values = random.normals(rows * heads * width), before = random.normals(4 * size);
-    std::vector<float> decays = random.normals(rows * heads * (of_keys ? keys : 1)), betas = random.normals(rows * heads);
-    for (float& decay : decays) decay = -std::fabs(decay);
-    std::vector<float> probes = random.normals(rows * keys), removals = random.normals(rows * keys);
-    for (float& removal : removals) removal *= 0.5f / static_cast<float>(keys);
-    const std::vector<int32_t> starts(rows, 0);
-    std::vector<int32_t> sources(rows, 3), targets(rows, -1);
-    targets[rows - 1] = 1;
-    const float skips[heads] = {0.5f, -2.0f};
-    const Aligned states(before), cut_states(before);
-    std::vector<float> y(static_cast<size_t>(rows * heads * width)), cut_y(y.size());
-    const StateRows state_rows = {starts.data(), sources.data(), targets.data(), rows};
-    LinearAttention call = {state_rows,
-                            queries.data(),
-                            key.data(),
-                            values.data(),
-                            decays.data(),
-                            removes ? nullptr : betas.data(),
-                            skips,
-                            removes ? probes.data() : nullptr,
-                            removes ? removals.data() : nullptr,
-                            states.numbers,
-                            y.data(),
-                            heads,
-                            1,
-                            keys,
-                            width,
-                            !removes,
-                            of_keys,
-                            false};
-    linear_attention(call);
-    bool near = true;
-    for (int64_t head = 0; head < heads; head++) {
-        for (int64_t column = 0; column < width; column++) {
-            std::vector<double> memory(static_cast<size_t>(keys));
-            for (int64_t i = 0; i < keys; i++) {
-                memory[static_cast<size_t>(i)] = before[static_cast<size_t>(3 * size + (head * keys + i) * width + column)];
-            }
-            for (int64_t row = 0; row < rows; row++) {
-                const int64_t at = row * heads + head;
-                const double value = values[static_cast<size_t>(at * width + column)];
-                double found = 0, expected = skips[head] * value, weight = 1 + std::fabs(expected);
-                for (int64_t i = 0; i < keys; i++) {
-                    double& held = memory[static_cast<size_t>(i)];
-                    if (removes) found += held * probes[static_cast<size_t>(row * keys + i)];
-                    held *= std::exp(double{decays[static_cast<size_t>(of_keys ? at * keys + i : at)]});
-                    if (!removes) found += held * key[static_cast<size_t>(row * keys + i)];
-                }
-                const double added = removes ? value : betas[static_cast<size_t>(at)] * (value - found);
-                for (int64_t i = 0; i < keys; i++) {
-                    double& held = memory[static_cast<size_t>(i)];
-                    if (removes) held -= removals[static_cast<size_t>(row * keys + i)] * found;
-                    held += key[static_cast<size_t>(row * keys + i)] * added;
-                    expected += held * queries[static_cast<size_t>(row * keys + i)];
-                    weight += std::fabs(held * queries[static_cast<size_t>(row * keys + i)]);
-                }
-                near = near && std::fabs(y[static_cast<size_t>(at * width + column)] - expected) <=
-                                   weight * static_cast<double>(keys) * 1e-5 * static_cast<double>(row + 1);
-            }
-        }
-    }
-    check(near, of_width("linear_attention", width));
-    targets[cut - 1] = 2;
-    call.states = cut_states.numbers, call.y = cut_y.data(), call.rows.rows = cut;
-    linear_attention(call);
-    std::fill(sources.begin() + cut, sources.end(), 2);
-    call.queries += cut * keys, call.keys += cut * keys, call.values += cut * heads * width;
-    call.decays += cut * heads * (of_keys ? keys : 1), call.y += cut * heads * width;
-    if (removes) call.probes += cut * keys, call.removals += cut * keys;
-    if (!removes) call.betas += cut * heads;
-    call.rows.rows = rows - cut, call.rows.sources += cut, call.rows.targets += cut;
-    linear_attention(call);
-    bool same = std::equal(y.begin(), y.end(), cut_y.begin());
-    same = same && std::equal(states.numbers + size, states.numbers + 2 * size, cut_states.numbers + size);
-    check(same, of_width("linear_attention in two calls", width));
-}
-
 }  // namespace
 
 void test_recurrent() {
@@ -219,16 +137,6 @@ void test_recurrent() {
         for (const int64_t taps : {1, 2, 3, 4}) test_short_conv(taps, width), test_pool_recent(taps, width);
     }
     for (const int64_t width : {11008, 11009}) test_short_conv(4, width);   // past the caches
-    for (const int64_t width : {1, 3, 4, 8, 16, 17, 31, 32, 64, 100, 128, 130, 256}) {
-        for (const int64_t keys : {1, 5, 16, 128}) {
-            for (const bool of_keys : {false, true}) {
-                for (const bool removes : {false, true}) test_linear_attention(keys, width, of_keys, removes);
-            }
-        }
-    }
-    for (const int64_t width : {512, 516}) {   // past the caches
-        for (const bool removes : {false, true}) test_linear_attention(256, width, false, removes);
-    }
 }
 
 }  // namespace puna::test

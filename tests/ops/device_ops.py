@@ -65,9 +65,6 @@ class DeviceOps(TorchOps):
     def pool_recent(self, *args: Any) -> Tensor:
         return self._with_states("pool_recent", 3, args, {})
 
-    def linear_attention(self, *args: Any, **named: Any) -> Tensor:
-        return self._with_states("linear_attention", 6, args, named)
-
     def ngram_rows(self, *args: Any) -> Tensor:
         return self._with_states("ngram_rows", 5, args, {})
 

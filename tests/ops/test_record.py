@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from puna.gguf import GGMLType
-from puna.ops import ExpertNetworks, ExpertWeights, Rope, Routing, Weight, backend_named
+from puna.ops import ExpertNetworks, ExpertWeights, MemoryShape, Rope, Routing, Weight, backend_named
 from puna.ops.host import HostStorage
 from puna.ops.recording import Recorded
 from tests.processors import NOT_BUILT
@@ -69,7 +69,8 @@ class Inputs:
         self.states = storage(16 + ROWS, 3, 24)
         self.to_pool, self.gate_bias = weight(12, WIDTH), random(4, 12)
         self.to_keys, self.to_decays = weight(2 * 8, WIDTH), weight(2, WIDTH)
-        self.memories = storage(16 + ROWS, 2, 8, 8)
+        self.memories = ops.memories(16 + ROWS, MemoryShape(2, 8, 8))
+        self.memories.put(np.arange(16), random(16, 2, 8, 8))
         self.rates, self.scanned = random(2, 16), storage(16 + ROWS, 2, 16)
         self.before = storage(16 + ROWS, 2)  # tokens
         self.before.stored[:] = self.random.integers(0, 16, (16 + ROWS, 2))

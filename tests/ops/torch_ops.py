@@ -10,7 +10,15 @@ import torch
 from torch import Tensor
 
 from puna.gguf import GGMLType
-from puna.ops import Backend, ExpertNetworks, Weight, backend_named, quantized
+from puna.ops import (
+    Backend,
+    ExpertNetworks,
+    MemoryShape,
+    Storage,
+    Weight,
+    backend_named,
+    quantized,
+)
 from puna.ops.host import HostStorage
 from puna.ops.storage import stored_form
 
@@ -65,8 +73,18 @@ class TorchOps:
     def pool_recent(self, *args: Any) -> Tensor:
         return self.__getattr__("pool_recent")(*args[:3], as_storage(args[3]), *args[4:])
 
-    def linear_attention(self, *args: Any, **named: Any) -> Tensor:
-        return self.__getattr__("linear_attention")(*args[:6], as_storage(args[6]), *args[7:], **named)
+    def memories(self, numbers: Tensor) -> Storage:
+        """Return storage that holds `numbers` [rows, heads, key_dim, value_dim]."""
+        rows, *shape = numbers.shape
+        storage = self.backend.memories(rows, MemoryShape(*shape))
+        storage.provide(rows)
+        storage.put(np.arange(rows), self.backend.array(numbers.numpy()))
+        return storage
+
+    def numbers(self, storage: Storage) -> Tensor:
+        """Return the numbers that storage holds, [rows, *row_shape]."""
+        every = np.arange(storage.shape[0])
+        return torch.from_numpy(np.array(self.backend.numpy(storage.numbers(every))))
 
     def ngram_rows(self, *args: Any) -> Tensor:
         return self.__getattr__("ngram_rows")(*args[:5], as_storage(args[5]), *args[6:])

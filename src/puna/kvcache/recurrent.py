@@ -21,7 +21,7 @@ from puna.kvcache.cache import Cache, LayerState, StateSlots, check_removal
 from puna.kvcache.cells import FreeCells
 from puna.kvcache.contents import CellCounts, Contents, Extents, Held
 from puna.kvcache.saved import Saved
-from puna.ops import Backend, Storage
+from puna.ops import Backend, MemoryShape, Storage
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -139,7 +139,11 @@ class RecurrentCache(Cache):
         for name, shape in shapes.items():
             if min(shape, default=0) <= 0:
                 raise ValueError(f"a state '{name}' of shape {list(shape)} holds nothing")
-            states[name] = self._ops.storage(GGMLType.F32, self._capacity, shape)
+            states[name] = (
+                self._ops.memories(self._capacity, shape)
+                if isinstance(shape, MemoryShape)
+                else self._ops.storage(GGMLType.F32, self._capacity, shape)
+            )
             self._slot_bytes[index] += states[name].row_bytes
         return states
 

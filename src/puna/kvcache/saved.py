@@ -51,8 +51,10 @@ class Saved:
             was = "nothing" if found is None else f"{list(found.shape)} {found.dtype}"
             raise CacheFileError(
                 f"'{name}' is {list(expected)} {dtype} in this cache, and {was} was saved; "
-                "use the same model and the same types of keys and values, or evaluate again"
+                "use the same model, backend and types of keys and values, or evaluate again"
             )
+        if not storage.could_hold(found):
+            raise CacheFileError(f"'{name}' cannot be a state of this model; the file is damaged")
 
 
 _FORMAT = "puna-sequence-4"

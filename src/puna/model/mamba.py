@@ -13,6 +13,7 @@ from puna.model.options import LayerOptions, TextOptions
 from puna.nn.attention import SelfAttention
 from puna.nn.convolution import convolution_states
 from puna.nn.mamba import Mamba2
+from puna.ops import MemoryShape
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
@@ -42,7 +43,7 @@ class MambaLayerOptions(LayerOptions):
     def mamba_state(self) -> State:
         """State of a Mamba 2 layer."""
         sizes = self.mamba_size, self.mamba_key_size, self.mamba_key_size
-        memory = self.mamba_heads, self.mamba_state_dim, self.mamba_head_dim
+        memory = MemoryShape(self.mamba_heads, self.mamba_state_dim, self.mamba_head_dim)
         return State((*convolution_states(self.taps, *sizes), ("memory", memory)))
 
 

@@ -15,7 +15,7 @@ from puna.ops.backend import Backend
 from puna.ops.experts import ExpertNetworks, ExpertWeights, Routing
 from puna.ops.low_rank import LowRankWeights
 from puna.ops.rope import Rope, Sections, Yarn
-from puna.ops.storage import KV_TYPES, Storage
+from puna.ops.storage import KV_TYPES, MemoryShape, RemovingMemoryShape, Storage
 from puna.ops.weight import Weight
 
 __all__ = [
@@ -26,7 +26,9 @@ __all__ = [
     "ExpertWeights",
     "IndexBuffer",
     "LowRankWeights",
+    "MemoryShape",
     "NumberBuffer",
+    "RemovingMemoryShape",
     "Rope",
     "Routing",
     "Sections",

@@ -16,6 +16,7 @@ import numpy as np
 
 from puna import machine
 from puna.errors import UnavailableError
+from puna.gguf import GGMLType
 from puna.ops import sampling
 
 if TYPE_CHECKING:
@@ -23,14 +24,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from puna.gguf import GGMLType
     from puna.ops.array import Array, IndexBuffer, NumberBuffer
     from puna.ops.collectives import Collectives
     from puna.ops.experts import ExpertNetworks, ExpertWeights, Routing
     from puna.ops.low_rank import LowRankWeights
     from puna.ops.recording import Recorder
     from puna.ops.rope import Rope
-    from puna.ops.storage import Storage
+    from puna.ops.storage import MemoryShape, Storage
     from puna.ops.weight import Weight
 
 
@@ -129,6 +129,10 @@ class Backend(ABC):
 
         Raises `NotSupportedError` if the last size does not fill the blocks of `kind`.
         """
+
+    def memories(self, rows: int, shape: MemoryShape) -> Storage:
+        """Return storage for the memories of linear attention, initially zero, in a form of the backend's."""
+        return self.storage(GGMLType.F32, rows, shape)
 
     # --- operations ------------------------------------------------------------------------------------
 
@@ -419,9 +423,8 @@ class Backend(ABC):
         outer(r, p @ M)`, so that what p finds before the decay is removed at r. This is the generalised delta
         rule of RWKV 7 (Peng et al., arXiv:2503.14456).
 
-        `states` [slots, heads, key_dim, value_dim], stored as F32, are the memories; starts, sources and
-        targets are as for `short_conv`. A row's result is the same bits however its sequence is split into
-        batches.
+        `states` are `memories` [slots, heads, key_dim, value_dim]; starts, sources and targets are as for
+        `short_conv`. A row's result is the same bits however its sequence is split into batches.
         """
 
     @abstractmethod

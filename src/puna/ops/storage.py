@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -44,6 +44,27 @@ def stored_form(kind: GGMLType, shape: tuple[int, ...]) -> tuple[np.dtype[Any], 
     return np.dtype(np.uint8), (*shape[:-1], shape[-1] // kind.block_size, kind.type_size)
 
 
+class MemoryShape(NamedTuple):
+    """The shape of a state that is a memory of linear attention (`Backend.memories`)."""
+
+    heads: int
+    key_dim: int
+    value_dim: int
+
+    @property
+    def removes(self) -> bool:
+        """Whether a row removes something before it adds (`removal` of `Backend.linear_attention`)."""
+        return False
+
+
+class RemovingMemoryShape(MemoryShape):
+    """The shape of such a memory."""
+
+    @property
+    def removes(self) -> bool:
+        return True
+
+
 class Storage(ABC):
     """Rows of numbers [rows, *row_shape] stored as `kind`, zero until written.
 
@@ -77,9 +98,16 @@ class Storage(ABC):
     def read(self, rows: NDArray[np.integer]) -> NDArray[Any]:
         """Return a copy of `rows` as they are stored (see `stored_form`)."""
 
+    def could_hold(self, stored: NDArray[Any]) -> bool:
+        """Return whether rows of this shape and type may be written; a damaged file can have others."""
+        return True
+
     @abstractmethod
     def write(self, rows: NDArray[np.integer], stored: NDArray[Any]) -> None:
-        """Set `rows` to what `read` returned, possibly from another storage of this kind or backend."""
+        """Set `rows` to what `read` returned, possibly from another storage of this kind and shape.
+
+        All backends store keys, values and states alike, but not memories.
+        """
 
     @abstractmethod
     def numbers(self, rows: NDArray[np.integer]) -> Array:

@@ -22,7 +22,7 @@ from puna.nn.latent_attention import JoinedLatentAttention, LatentAttention
 from puna.nn.linear_attention import KimiDeltaAttention
 from puna.nn.module import blocks, part
 from puna.nn.transformer_layer import PreNormLayer
-from puna.ops import Routing
+from puna.ops import MemoryShape, Routing
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
@@ -93,7 +93,7 @@ class KimiLinear(Decoder):
                 heads = {"attention.head_count": layer.heads, "kda.head_dim": dim}
                 check_extent(file, f"blk.{index}.ssm_f_b.weight", 0, heads)
                 check_extent(file, f"blk.{index}.ssm_conv1d_q.weight", -1, {"ssm.conv_kernel": taps})
-                memory = "memory", (layer.heads, dim, dim)
+                memory = "memory", MemoryShape(layer.heads, dim, dim)
                 values = values | {"remembers": State((*convolution_states(taps, size, size, size), memory))}
             return KimiLayerOptions(
                 **values, latent_dim=latent_dim, rope_dim=unrotated, query_rank=query_rank,

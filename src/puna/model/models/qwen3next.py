@@ -24,7 +24,7 @@ from puna.nn.layers import InterleavedLinear, RMSNorm, linear_many
 from puna.nn.linear_attention import GatedDeltaNetwork
 from puna.nn.module import blocks, part, weight
 from puna.nn.transformer_layer import PreNormLayer
-from puna.ops import Array
+from puna.ops import Array, MemoryShape
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
@@ -125,7 +125,7 @@ class Qwen3Next(Decoder):
             )
         recurrent = _recurrent(file, options) + [False] * options.prediction_heads
         sizes = key_heads * dim, key_heads * dim, value_heads * dim
-        state = State((*convolution_states(taps, *sizes), ("memory", (value_heads, dim, dim))))
+        state = State((*convolution_states(taps, *sizes), ("memory", MemoryShape(value_heads, dim, dim))))
         tiled = flag(file, "ssm.v_head_reordered", file.architecture != "qwen3next")
         of_layer = f"blk.{recurrent.index(True)}." if True in recurrent else ""
 

@@ -20,7 +20,7 @@ from puna.nn.feed_forward import FeedForward
 from puna.nn.layers import LayerNorm, RMSNorm
 from puna.nn.module import Module, blocks, part, weight
 from puna.nn.rwkv6 import BonusTimeMix, GatedChannelMix, GroupedTimeMix
-from puna.ops import Array, Rope
+from puna.ops import Array, MemoryShape, Rope
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
@@ -109,7 +109,7 @@ class Rwkv6(Decoder):
         """Return the heads of keys and values, and what a layer remembers, given all `heads`."""
         rows = ("shift", "channel_shift", "key", "value", "decay")
         of_rows = tuple((name, (1, heads * dim)) for name in rows)
-        return heads, State((*of_rows, ("memory", (heads, dim, dim))))
+        return heads, State((*of_rows, ("memory", MemoryShape(heads, dim, dim))))
 
 
 class QwenLayer(Layer):
@@ -140,4 +140,4 @@ class QwenRwkv6(Rwkv6):
         if kv_heads < 1 or heads % kv_heads:
             complaint = f"is {kv_heads}, which {heads} heads cannot share"
             raise invalid(file, "attention.head_count_kv", complaint)
-        return kv_heads, State((("shift", (1, heads * dim)), ("memory", (heads, dim, dim))))
+        return kv_heads, State((("shift", (1, heads * dim)), ("memory", MemoryShape(heads, dim, dim))))

@@ -20,7 +20,7 @@ from puna.nn.feed_forward import FeedForward
 from puna.nn.layers import LayerNorm, RMSNorm
 from puna.nn.module import Module, blocks, part, weight
 from puna.nn.rwkv import ChannelMix, FirstTimeMix, LaterTimeMix, TimeMix
-from puna.ops import Array
+from puna.ops import Array, RemovingMemoryShape
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
@@ -109,7 +109,7 @@ class Rwkv7(Decoder):
         shares = required(file, "attention.value_residual_mix_lora_rank")
         gates = scalar(file, "attention.gate_lora_rank", 0)
         shifted = (("shift", (1, size)), ("channel_shift", (1, size)))[: cls.shifts]
-        state = State((*shifted, ("memory", (size // dim, dim, dim))))
+        state = State((*shifted, ("memory", RemovingMemoryShape(size // dim, dim, dim))))
 
         def own(index: int, layer: LayerOptions) -> LayerOptions:
             values = vars(layer) | {"remembers": state}

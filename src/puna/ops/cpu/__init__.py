@@ -21,10 +21,12 @@ from puna.machine import usable_threads
 from puna.ops import sampling
 from puna.ops.backend import Backend
 from puna.ops.cpu import packing
+from puna.ops.cpu.memories import MemoryStorage
 from puna.ops.cpu.recorder import CPURecorder, Traced, read
 from puna.ops.experts import ACTIVATIONS, ExpertNetworks, ExpertWeights, Routing
 from puna.ops.host import HostBuffer, HostStorage
 from puna.ops.rope import Rope
+from puna.ops.storage import MemoryShape
 from puna.ops.weight import Weight
 
 Array = NDArray[Any]
@@ -93,6 +95,9 @@ class CPU(Backend):
         storage = HostStorage(kind, rows, row_shape)
         _native.interleave(storage.stored.reshape(-1).view(np.uint8))
         return storage
+
+    def memories(self, rows: int, shape: MemoryShape) -> MemoryStorage:
+        return MemoryStorage(self.storage, rows, shape)
 
     def embedding(self, tokens: Array, weight: Weight) -> Array:
         data = weight.data
@@ -213,7 +218,7 @@ class CPU(Backend):
         decays: Array,
         betas: Array | None,
         skips: Array | None,
-        states: HostStorage,
+        states: MemoryStorage,
         starts: Array,
         sources: Array,
         targets: Array,
@@ -224,8 +229,8 @@ class CPU(Backend):
     ) -> Array:
         probes, removals = (None, None) if removal is None else removal
         return _native.linear_attention(
-            queries, keys, values, decays, betas, skips, probes, removals, states.stored,
-            starts, sources, targets, delta, tiled,
+            queries, keys, values, decays, betas, skips, probes, removals, states.bases, states.additions,
+            states.book, starts, sources, targets, delta, tiled,
         )  # fmt: skip
 
     def selective_scan(
