@@ -12,6 +12,8 @@ import pytest
 from puna.batch import Batch
 from puna.gguf import GGMLType
 from puna.kvcache import storage
+from puna.kvcache.cache import Cache
+from puna.kvcache.recurrent import RecurrentCache
 from puna.kvcache.types import F16_TYPES
 from puna.model.load import LoadedModel, load_model
 from puna.ops.host import HostStorage
@@ -35,6 +37,30 @@ class Full(Reference):
                 super().provide(rows)
 
         return Storage(kind, rows, row_shape)
+
+
+def test_states_that_cannot_be_restored_leave_an_empty_sequence() -> None:
+    device = Full()
+    cache = RecurrentCache(device, {0: {"state": (2,)}}, sequences=2)
+    start(cache, 0, 3)
+    saved = cache.save(0)
+    device.rows = 0
+    for _ in range(3):
+        with pytest.raises(MemoryError):
+            cache.plan_restore(1, saved)()
+        assert [cache.length(sequence) for sequence in (0, 1)] == [3, 0]
+        cache.check()
+    device.rows = 1 << 30
+    cache.plan_restore(1, saved)()
+    start(cache, 1, 2)
+    assert cache.length(1) == 5
+    cache.check()
+
+
+def start(cache: Cache, sequence: int, count: int) -> None:
+    """Begin a pass over more inputs of a sequence."""
+    begin = cache.length(sequence)
+    cache.start_forward(Batch.of([0] * count, [*range(begin, begin + count)], [sequence] * count, []))
 
 
 def read(loaded: LoadedModel, cache: Any, count: int) -> np.ndarray:

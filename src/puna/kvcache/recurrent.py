@@ -418,15 +418,19 @@ class RecurrentCache(Cache):
 
     def _restore(self, sequence: int, lengths: list[int], saved: Saved) -> None:
         self._truncate(sequence, 0)
-        self._release([self._slots[sequence]])
         # The last state of each length; of these only the last ones if this cache keeps fewer checkpoints.
         kept = sorted({length: index for index, length in enumerate(lengths)}.values())
         kept = kept[-self._max_checkpoints - 1 :]
         slots = self._free.take(len(kept))
-        self._provide(int(slots[-1]) + 1)
+        try:
+            self._provide(int(slots[-1]) + 1)
+            for name, states in self._named_states():
+                states.write(slots, saved.arrays[name][kept])
+        except BaseException:
+            self._free.give(slots)
+            raise
         self._references[slots] = 1
-        for name, states in self._named_states():
-            states.write(slots, saved.arrays[name][kept])
+        self._release([self._slots[sequence]])  # the initial state after truncation
         for index, slot in zip(kept[:-1], slots[:-1].tolist(), strict=True):
             self._checkpoints[sequence].record(lengths[index] - 1, slot)
         self._slots[sequence], self._lengths[sequence] = int(slots[-1]), lengths[-1]
