@@ -1,6 +1,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include <nanobind/nanobind.h>
 
@@ -33,14 +34,27 @@ void check_states(const StateRows& call, int64_t slots) {
     }
 }
 
-// Throws std::out_of_range unless the bases and additions of the slots that are read exist.
+// Throws std::out_of_range unless the slots' bases and additions exist, and no slot is written twice or also read.
 void check_memories(const LinearAttention& call) {
     const Memories& memories = call.memories;
+    std::vector<bool> written(static_cast<size_t>(memories.slots));
+    for (int64_t row = 0; row < call.rows.rows; row++) {
+        const int32_t target = call.rows.targets[row];
+        if (target < 0) continue;
+        if (written[static_cast<size_t>(target)]) throw std::out_of_range("memory " + std::to_string(target) + " is written twice");
+        written[static_cast<size_t>(target)] = true;
+    }
+    for (int64_t row = 0; row < call.rows.rows; row++) {
+        const int32_t source = call.rows.sources[row];
+        if (written[static_cast<size_t>(source)]) {
+            throw std::out_of_range("memory " + std::to_string(source) + " is both read and written");
+        }
+    }
     for (int64_t row = 0; row < call.rows.rows; row++) {
         for (const int32_t slot : {call.rows.sources[row], call.rows.targets[row]}) {
             if (slot < 0) continue;
             const int32_t base = memories.base_of[slot], count = memories.counts[slot];
-            if (base < 0 || base > memories.slots || count < 0 || count >= max_additions ||
+            if (base < 0 || base > memories.slots || count < 0 || count >= additions_per_base ||
                 count % call.additions_of_row()) {
                 throw std::out_of_range("memory " + std::to_string(slot) + " has base " + std::to_string(base) + " and " +
                                         std::to_string(count) + " additions");
@@ -252,6 +266,8 @@ NewArray<int32_t> bind_ngram_rows(Argument tokens_, Argument multipliers_, Argum
 }  // namespace
 
 void register_recurrent(nb::module_& m) {
+    m.def("additions_per_base", [] { return additions_per_base; }, "Additions after which a memory becomes a base.");
+    m.def("additions_size", &additions_size, "key_dim"_a, "value_dim"_a, "Floats beside the base of a head's memory.");
     m.def("short_conv", &bind_short_conv, "projected"_a, "weight"_a, "bias"_a.none(), "states"_a, "starts"_a,
           "sources"_a, "targets"_a, "gated"_a, "activated"_a,
           "Short convolution, gated, through SiLU or plain; raises IndexError for rows and states that do not exist.");

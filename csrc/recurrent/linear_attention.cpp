@@ -22,10 +22,10 @@ std::vector<int32_t> choose_bases(const LinearAttention& call) {
     for (int64_t row = 0; row < rows.rows; row++) {
         const int32_t target = rows.targets[row];
         if (target < 0) continue;
-        if (memories.base_of[target]) memories.users[memories.base_of[target]]--;
+        if (memories.base_of[target]) memories.references[memories.base_of[target]]--;
         memories.base_of[target] = memories.counts[target] = 0;
     }
-    std::vector<int32_t> bases(static_cast<size_t>(rows.rows), -1);
+    std::vector<int32_t> new_bases(static_cast<size_t>(rows.rows), -1);
     int32_t unused = 1;   // no base before it is
     int32_t base = 0, count = 0;
     int64_t last = 0;   // row after which the present base is written, if it has none in `memories` yet
@@ -34,18 +34,18 @@ std::vector<int32_t> choose_bases(const LinearAttention& call) {
             base = memories.base_of[rows.sources[row]], count = memories.counts[rows.sources[row]];
         }
         count += static_cast<int32_t>(call.additions_of_row());
-        if (count == max_additions) base = -1, count = 0, last = row;
+        if (count == additions_per_base) base = -1, count = 0, last = row;
         const int32_t target = rows.targets[row];
         if (target < 0) continue;
         if (base < 0) {
-            while (unused <= memories.slots && memories.users[unused]) unused++;
+            while (unused <= memories.slots && memories.references[unused]) unused++;
             if (unused > memories.slots) throw std::out_of_range("all bases of memories are in use");
-            base = bases[static_cast<size_t>(last)] = unused;
+            base = new_bases[static_cast<size_t>(last)] = unused;
         }
         memories.base_of[target] = base, memories.counts[target] = count;
-        if (base) memories.users[base]++;
+        if (base) memories.references[base]++;
     }
-    return bases;
+    return new_bases;
 }
 
 }  // namespace
@@ -54,7 +54,7 @@ PUNA_DEFINE_CHOICE(LinearAttentionKernels, linear_attention_kernels)
 
 void linear_attention(const LinearAttention& call) {
     const LinearAttentionKernels& kernels = linear_attention_kernels();
-    const std::vector<int32_t> bases = choose_bases(call);
+    const std::vector<int32_t> new_bases = choose_bases(call);
     const int64_t pieces = (call.value_dim + kernels.columns - 1) / kernels.columns;
     const std::vector<int64_t> bounds = sequence_bounds(call.rows);
     const int64_t sequences = static_cast<int64_t>(bounds.size()) - 1, of_each = call.heads * pieces;
@@ -76,7 +76,7 @@ void linear_attention(const LinearAttention& call) {
         const Memories& memories = call.memories;
         const int64_t slot = call.rows.sources[part.begin], beside = additions_size(call.key_dim, call.value_dim);
         const int64_t base = memories.base_of[slot];
-        return LinearAttentionKernels::Part{memories.bases + (base * call.heads + part.head) * size + part.column,
+        return LinearAttentionKernels::Ahead{memories.bases + (base * call.heads + part.head) * size + part.column,
                                             memories.additions + (slot * call.heads + part.head) * beside,
                                             memories.counts[slot]};
     };
@@ -86,9 +86,9 @@ void linear_attention(const LinearAttention& call) {
         if (room.size() < room_size) room.resize(room_size);
         for (int64_t i = task * grain; i < std::min(parts, (task + 1) * grain); i++) {
             const Part part = part_at(i);
-            LinearAttentionKernels::Part next;
+            LinearAttentionKernels::Ahead next;
             if (nontemporal && i + 1 < parts) next = read_by(part_at(i + 1));
-            kernels.rows(call, bases.data(), part.head, part.column, part.begin, part.end, nontemporal, next,
+            kernels.rows(call, new_bases.data(), part.head, part.column, part.begin, part.end, nontemporal, next,
                          room.data());
         }
     });

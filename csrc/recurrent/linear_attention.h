@@ -7,28 +7,28 @@
 
 namespace puna {
 
-// Most additions to a memory before they are added up.
-constexpr int64_t max_additions = 8;
+// Additions after which a memory becomes a base of its own.
+constexpr int64_t additions_per_base = 8;
 
-// The memories of slots. A memory is written only once in a while; between, what was added since is kept beside it:
+// The memories of slots. A memory is written only every few rows; in between, what was added since is kept beside it:
 //
 //     memory = factors * base + sum over additions of share * key value^T
 //
-// so that a step reads a memory's base, and writes the additions, an eighth as much or less. With the `max_additions`-th,
-// the memory becomes a base of its own. So its bits depend only on the rows since the sequence's first, however these
-// were cut into calls. Slots that have the same base share it. Slots never written are zero.
+// so that a step reads the base of a memory, and writes about a fifth as much. After `additions_per_base` additions, the
+// memory becomes a base of its own. So its bits depend only on the rows since the sequence's first, however these were
+// cut into calls. Slots with the same base share it. Slots never written are zero.
 struct Memories {
     float* bases;       // [slots + 1, heads, key_dim, value_dim]; the first is always zero
-    float* additions;   // [slots, heads, additions_size]: keys [max_additions - 1, key_dim], values
-                        // [max_additions - 1, value_dim], factors of the base [key_dim], shares [max_additions - 1]
+    float* additions;   // [slots, heads, additions_size]: keys [additions_per_base - 1, key_dim], values
+                        // [additions_per_base - 1, value_dim], factors of the base [key_dim], shares [additions_per_base - 1]
     int32_t *base_of, *counts;   // of each slot: its base, and its number of additions
-    int32_t* users;              // of each base but the first: slots that have it
+    int32_t* references;         // of each base but the first: slots that have it
     int64_t slots;
 };
 
 // Floats beside a head's base, up to a whole cache line.
 constexpr int64_t additions_size(int64_t key_dim, int64_t value_dim) {
-    return ((max_additions - 1) * (key_dim + value_dim + 1) + key_dim + 15) / 16 * 16;
+    return ((additions_per_base - 1) * (key_dim + value_dim + 1) + key_dim + 15) / 16 * 16;
 }
 
 // Each head has a memory, a matrix [key_dim, value_dim], which is multiplied by a key to look up its value:
@@ -44,7 +44,7 @@ struct LinearAttention {
     StateRows rows;
     const float *queries, *keys;   // [rows, key_heads, key_dim]
     const float* values;           // [rows, heads, value_dim]
-    const float* decays;           // [rows, heads], or per key entry [rows, heads, key_dim]
+    const float* decays;           // [rows, heads], or per key entry [rows, heads, key_dim]; at most 0
     const float* betas;            // [rows, heads] or null: 1
     const float* skips;            // [heads] or null
     const float *probes, *removals;   // shaped like keys, or null; not with the delta rule
@@ -62,17 +62,17 @@ struct LinearAttention {
 void linear_attention(const LinearAttention& call);
 
 struct LinearAttentionKernels {
-    struct Part {
+    struct Ahead {
         const float* base = nullptr;   // from its first column on, or null
         const float* additions;        // of its head
         int64_t count;                 // of them
     };
     // Rows [begin, end) of one sequence, for one head and up to `columns` of the values' columns, from `column` on. The
-    // memory after a row becomes the base `bases[row]`, unless that is -1. `nontemporal`: bases are written past the
+    // memory after a row becomes the base `new_bases[row]`, unless that is -1. `nontemporal`: bases are written past the
     // caches. `next` is what the call after this one reads, to be fetched meanwhile. `room` is for room_size(key_dim)
     // floats.
-    void (*rows)(const LinearAttention& call, const int32_t* bases, int64_t head, int64_t column, int64_t begin,
-                 int64_t end, bool nontemporal, const Part& next, float* room);
+    void (*rows)(const LinearAttention& call, const int32_t* new_bases, int64_t head, int64_t column, int64_t begin,
+                 int64_t end, bool nontemporal, const Ahead& next, float* room);
     int64_t (*room_size)(int64_t key_dim);
     int64_t columns;
 };

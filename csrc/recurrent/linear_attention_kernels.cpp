@@ -18,9 +18,9 @@ constexpr int64_t rows_ahead = 32;
 // Rows of the batch that are prefetched before one is loaded.
 constexpr int64_t rows_fetched = 8;
 
-using Part = LinearAttentionKernels::Part;
+using Ahead = LinearAttentionKernels::Ahead;
 
-// What is removed from a memory before something is added.
+// The rule by which something is removed from a memory before a row adds to it.
 enum class Rule { nothing, delta, removal };
 template <Rule rule>
 struct Known {
@@ -36,23 +36,23 @@ struct Rows {
 // The scratch memory of a piece.
 struct Room {
     float* memory;    // [keys, columns]
-    float* found;     // [2 * max_additions, columns]: what finders found
-    float* values;    // [max_additions, columns]: values of the additions
-    float* finders;   // [2 * max_additions, keys]: decayed keys or probes, and queries
-    float* decays;    // [max_additions, keys]: factors of each row of a call
-    float* keys;      // [max_additions, keys]: keys of the additions
+    float* found;     // [2 * additions_per_base, columns]: what finders found
+    float* values;    // [additions_per_base, columns]: values of the additions
+    float* finders;   // [2 * additions_per_base, keys]: decayed keys or probes, and queries
+    float* decays;    // [additions_per_base, keys]: factors of each row of a call
+    float* keys;      // [additions_per_base, keys]: keys of the additions
     float* factors;   // [keys]: of the base
 
-    static int64_t size(int64_t keys) { return (keys + 3 * max_additions) * columns + (4 * max_additions + 1) * keys; }
+    static int64_t size(int64_t keys) { return (keys + 3 * additions_per_base) * columns + (4 * additions_per_base + 1) * keys; }
 
     Room(float* at, int64_t count) {
         memory = at;
         found = memory + count * columns;
-        values = found + 2 * max_additions * columns;
-        finders = values + max_additions * columns;
-        decays = finders + 2 * max_additions * count;
-        keys = decays + max_additions * count;
-        factors = keys + max_additions * count;
+        values = found + 2 * additions_per_base * columns;
+        finders = values + additions_per_base * columns;
+        decays = finders + 2 * additions_per_base * count;
+        keys = decays + additions_per_base * count;
+        factors = keys + additions_per_base * count;
     }
 };
 
@@ -177,7 +177,7 @@ PUNA_INLINE void add_up(Rows memory, const float* factors, const float* by, int6
             sums[r][v] = factor * Vec::load(memory.from + r * memory.stride + v * Vec::width);
         }
     }
-    for (int j = 0, end = unknown(max_additions); j < end; j++, values += columns, by += keys) {
+    for (int j = 0, end = unknown(additions_per_base); j < end; j++, values += columns, by += keys) {
         Vec added[vectors];
         for (int v = 0; v < vectors; v++) added[v] = Vec::load(values + v * Vec::width);
         for (int r = 0; r < rows; r++) {
@@ -209,16 +209,16 @@ PUNA_NOINLINE void add_up_rows(Rows memory, int64_t i, const Room& room, int64_t
     }
 }
 
-// What was added to a memory: the sum of share * key value^T.
+// Additions to a memory: the sum of share * key value^T.
 struct Additions {
     int64_t count;
-    float* keys;   // [max_additions, keys]
-    float shares[max_additions];
+    float* keys;   // [additions_per_base, keys]
+    float shares[additions_per_base];
 };
 
-// What a row's vectors find in additions: products with their keys, times their shares.
+// Products of a row's vectors with the keys of additions, times their shares.
 struct Products {
-    float of_probe[max_additions], of_key[max_additions], of_query[max_additions];
+    float of_probe[additions_per_base], of_key[additions_per_base], of_query[additions_per_base];
 };
 
 // Decays additions by a factor, or by `decays` for each entry of keys. The probe finds what was there before, the key and
@@ -262,16 +262,16 @@ PUNA_INLINE float product(const float* a, const float* b, int64_t count) {
 template <Rule rule, bool decay_of_keys>
 class Piece {
 public:
-    Piece(const LinearAttention& call, int64_t head, int64_t column, bool nontemporal, const Part& next, float* scratch)
+    Piece(const LinearAttention& call, int64_t head, int64_t column, bool nontemporal, const Ahead& next, float* scratch)
         : call(call), head(head), column(column), nontemporal(nontemporal), next(next), keys(call.key_dim),
           width(call.value_dim), count(width - column < columns ? width - column : columns),
           vectors((count + Vec::width - 1) / Vec::width), rest(int(count % Vec::width)),
           key_head(call.tiled ? head % call.key_heads : head * call.key_heads / call.heads), room(scratch, keys) {}
 
-    void attend(const int32_t* bases, int64_t begin, int64_t end) {
+    void attend(const int32_t* new_bases, int64_t begin, int64_t end) {
         start(call.rows.sources[begin]);
         for (int64_t first = begin; first < end;) {
-            const int64_t left = (max_additions - additions.count) / of_row;
+            const int64_t left = (additions_per_base - additions.count) / of_row;
             const int64_t last = first + left < end ? first + left : end;
             for (int64_t row = first; row < last; row++) {
                 if (row + rows_fetched < end) fetch_row(row + rows_fetched);
@@ -283,10 +283,10 @@ public:
             for (int64_t row = first; row < last; row++) {
                 answer(row, row - first);
                 const int64_t target = call.rows.targets[row];
-                if (target >= 0 && additions.count < max_additions) keep_additions(beside(target));
+                if (target >= 0 && additions.count < additions_per_base) keep_additions(beside(target));
             }
-            if (additions.count == max_additions) {
-                float* kept = bases[last - 1] < 0 ? nullptr : base(bases[last - 1]);
+            if (additions.count == additions_per_base) {
+                float* kept = new_bases[last - 1] < 0 ? nullptr : base(new_bases[last - 1]);
                 if (kept || last < end) renew(kept, last < end);
             }
             first = last;
@@ -297,7 +297,7 @@ private:
     static constexpr bool delta = rule == Rule::delta, removes = rule == Rule::removal;
     static constexpr int64_t of_row = removes ? 2 : 1;                  // additions
     static constexpr int64_t finders = rule == Rule::nothing ? 1 : 2;   // of a row: its key or probe, and its query
-    static constexpr int64_t most = max_additions - 1;                  // additions beside a base
+    static constexpr int64_t most = additions_per_base - 1;                  // additions beside a base
 
     // Begins with the memory of a slot.
     void start(int64_t slot) {
@@ -368,7 +368,7 @@ private:
     // Adds the `index`-th of the rows computed together to the additions, and writes its result.
     void answer(int64_t row, int64_t index) {
         const float* finder = room.finders + index * finders * keys;
-        // Copies are near.
+        // The copies are in the nearest cache.
         const float* key = decay_of_keys || !delta ? of_head(call.keys, row) : finder;
         const float* query = decay_of_keys ? of_head(call.queries, row) : finder + (finders - 1) * keys;
         Products products;
@@ -425,7 +425,7 @@ private:
         }
     }
 
-    // What pieces have in common is written by the first.
+    // The first piece of a head writes what all its pieces share.
     void keep_factors(float* after) const {
         if (column) return;
         decay_of_keys ? copy(room.factors, keys, after + factors_at()) : fill(factor, keys, after + factors_at());
@@ -448,7 +448,7 @@ private:
     // Adds up the additions to a new base, which is `kept` unless that is null.
     void renew(float* kept, bool goes_on) {
         if (!decay_of_keys) fill(factor, keys, room.factors);
-        for (int64_t j = 0; j < max_additions; j++) {
+        for (int64_t j = 0; j < additions_per_base; j++) {
             float* values = room.values + j * columns;
             for (int64_t v = 0; v < vectors; v++) {
                 const Vec scaled = Vec::splat(additions.shares[j]) * Vec::load(values + v * Vec::width);
@@ -501,7 +501,7 @@ private:
     const LinearAttention& call;
     const int64_t head, column;
     const bool nontemporal;
-    const Part& next;
+    const Ahead& next;
     const int64_t keys, width, count, vectors;   // count of columns, and of their vectors
     const int rest;                              // columns of the last vector, unless it is whole
     const int64_t key_head;
@@ -509,12 +509,12 @@ private:
     Rows memory;   // the base
     Additions additions;
     float factor = 1;   // of the base, unless entries of keys have decays of their own
-    float scales[2 * max_additions], row_factors[max_additions];   // of what finders find, and of each row
+    float scales[2 * additions_per_base], row_factors[additions_per_base];   // of what finders find, and of each row
 };
 
-void linear_attention_piece(const LinearAttention& call, const int32_t* bases, int64_t head, int64_t column,
-                            int64_t begin, int64_t end, bool nontemporal, const Part& next, float* room) {
-    const auto attend = [&](auto piece) { piece.attend(bases, begin, end); };
+void linear_attention_piece(const LinearAttention& call, const int32_t* new_bases, int64_t head, int64_t column,
+                            int64_t begin, int64_t end, bool nontemporal, const Ahead& next, float* room) {
+    const auto attend = [&](auto piece) { piece.attend(new_bases, begin, end); };
     const auto by = [&](auto rule) {
         constexpr Rule known = decltype(rule)::value;
         call.decay_of_keys ? attend(Piece<known, true>(call, head, column, nontemporal, next, room))

@@ -320,6 +320,12 @@ def multiply(a: Array, b: Array) -> NDArray[Any]:
 def scale(a: Array, factor: float) -> NDArray[Any]:
     """a * factor."""
 
+def additions_per_base() -> int:
+    """Additions after which a memory becomes a base."""
+
+def additions_size(key_dim: int, value_dim: int) -> int:
+    """Floats beside the base of a head's memory."""
+
 def short_conv(
     projected: Array,
     weight: Array,

@@ -216,7 +216,7 @@ def test_damaged_and_foreign_files_are_refused(tmp_path: Path) -> None:
     refused(make(), path, CacheFileError, "this is not a saved sequence")
     save_file(tensors, path, metadata={"format": "other"})
     refused(make(), path, CacheFileError, "not a sequence saved by this version")
-    save_file(tensors, path, metadata={"format": "puna-sequence-4", "model": "m", "facts": "{}"})
+    save_file(tensors, path, metadata={"format": "puna-sequence-5", "model": "m", "facts": "{}"})
     refused(make(), path, CacheFileError, "needs 'first', which was not saved")
 
 

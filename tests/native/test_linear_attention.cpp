@@ -20,18 +20,18 @@ std::string of_shape(const char* what, int64_t keys, int64_t width) {
 struct Slots {
     int64_t heads, keys, width, size;
     std::vector<float> room, additions;
-    std::vector<int32_t> base_of, counts, users;
+    std::vector<int32_t> base_of, counts, references;
     float* bases;
 
     Slots(const std::vector<float>& numbers, int64_t slots, int64_t heads, int64_t keys, int64_t width)
         : heads(heads), keys(keys), width(width), size(heads * keys * width), room((slots + 1) * size + 16),
-          additions(slots * heads * additions_size(keys, width), NAN), base_of(slots), counts(slots), users(slots + 1) {
+          additions(slots * heads * additions_size(keys, width), NAN), base_of(slots), counts(slots), references(slots + 1) {
         bases = room.data() + (64 - reinterpret_cast<uintptr_t>(room.data()) % 64) % 64 / sizeof(float);
         std::copy(numbers.begin(), numbers.end(), bases + 2 * size);
-        base_of[3] = 2, users[2] = 1;
+        base_of[3] = 2, references[2] = 1;
     }
     Memories memories() {
-        return {bases, additions.data(), base_of.data(), counts.data(), users.data(), static_cast<int64_t>(counts.size())};
+        return {bases, additions.data(), base_of.data(), counts.data(), references.data(), static_cast<int64_t>(counts.size())};
     }
     // The memory of a slot.
     std::vector<double> numbers(int64_t slot) const {
@@ -39,7 +39,7 @@ struct Slots {
         std::vector<double> found(base, base + size);
         for (int64_t head = 0; head < heads; head++) {
             const float* beside = additions.data() + (slot * heads + head) * additions_size(keys, width);
-            const float *values = beside + (max_additions - 1) * keys, *factors = values + (max_additions - 1) * width;
+            const float *values = beside + (additions_per_base - 1) * keys, *factors = values + (additions_per_base - 1) * width;
             for (int64_t i = 0; counts[slot] && i < keys; i++) {
                 for (int64_t k = 0; k < width; k++) {
                     double& entry = found[(head * keys + i) * width + k];
@@ -62,7 +62,7 @@ struct Slots {
             const float* mine = additions.data() + (slot * heads + head) * beside;
             const float* theirs = other.additions.data() + (others * heads + head) * beside;
             const auto equals = [&](int64_t from, int64_t count) { return std::equal(mine + from, mine + from + count, theirs + from); };
-            const int64_t values = (max_additions - 1) * keys, factors = values + (max_additions - 1) * width;
+            const int64_t values = (additions_per_base - 1) * keys, factors = values + (additions_per_base - 1) * width;
             equal = equal && equals(0, counts[slot] * keys) && equals(values, counts[slot] * width);
             equal = equal && (!counts[slot] || (equals(factors, keys) && equals(factors + keys, counts[slot])));
         }

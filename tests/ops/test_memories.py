@@ -103,6 +103,19 @@ def test_rows_given_back_are_zero_and_their_bases_free() -> None:
     assert np.array_equal(memories.numbers(rows(1, 2)), kept)
 
 
+def test_no_bases_stay_behind_when_only_a_late_row_was_left() -> None:
+    memories = storage()
+    for row in range(1, ROWS):
+        go_on(memories, 10, 0, row, seed=row)
+    go_on(memories, 5, ROWS - 1, 1, seed=99)
+    kept = memories.numbers(rows(1))
+    memories.give_back(2, ROWS)
+    assert np.array_equal(memories.numbers(rows(1)), kept)
+    assert np.flatnonzero(memories.book[2]).tolist() == [1]
+    memories.give_back(0, ROWS)
+    assert not memories.book.any()
+
+
 def test_every_row_can_be_written_and_copied() -> None:
     memories, every = storage(), np.arange(ROWS)
     numbers = np.random.default_rng(0).standard_normal((ROWS, *SHAPE), np.float32)
@@ -114,13 +127,13 @@ def test_every_row_can_be_written_and_copied() -> None:
 
 @pytest.mark.parametrize("removes", [False, True])
 @pytest.mark.parametrize("additions", [-1, 0.5, 1, 3, 8, np.nan, np.inf, 6])
-def test_numbers_of_additions_that_cannot_be_are_noticed(additions: float, removes: bool) -> None:
+def test_impossible_numbers_of_additions_are_noticed(additions: float, removes: bool) -> None:
     memories = storage(removes=removes)
     go_on(memories, 3, 0, 1, removes=removes)
     saved = memories.read(rows(1))
-    assert memories.could_hold(saved)
+    assert memories.is_valid(saved)
     saved[:, -1] = additions
-    assert memories.could_hold(saved) == (additions in ((0, 6) if removes else (0, 1, 3, 6)))
+    assert memories.is_valid(saved) == (additions in ((0, 6) if removes else (0, 1, 3, 6)))
 
 
 @pytest.mark.parametrize(("place", "value"), [((0, 1), -1), ((0, 1), 99), ((1, 1), -1), ((1, 1), 8)])
@@ -130,6 +143,20 @@ def test_bases_and_additions_that_do_not_exist_are_refused(place: tuple[int, int
     memories.book[place] = value
     with pytest.raises(IndexError, match="memory 1 has base"):
         go_on(memories, 1, 1, 2)
+
+
+def test_a_row_cannot_be_written_twice_or_also_read() -> None:
+    memories = storage()
+    heads, key_dim, value_dim = SHAPE
+    keys, values = np.ones((2, heads, key_dim), np.float32), np.ones((2, heads, value_dim), np.float32)
+    given = keys, keys, values, np.zeros((2, heads), np.float32), None, None, memories
+    each, zeros = np.arange(2, dtype=np.int32), np.zeros(2, np.int32)
+    for _ in range(2 * ROWS):
+        with pytest.raises(IndexError, match="memory 3 is written twice"):
+            OPS.linear_attention(*given, each, zeros, np.array([3, 3], np.int32))
+        with pytest.raises(IndexError, match="memory 2 is both read and written"):
+            OPS.linear_attention(*given, each, np.array([1, 2], np.int32), np.array([2, 3], np.int32))
+    assert not memories.book.any()
 
 
 def test_rows_that_remove_add_twice() -> None:

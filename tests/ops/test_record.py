@@ -232,7 +232,8 @@ CASES: dict[str, Callable[[Inputs], Tensor]] = {
 
 #: The extension functions that no forward pass calls, and the one with a test of its own.
 OTHERS = {
-    "Matrix", "Program", "can_decode", "cgroup_cores", "choose", "cpu_level", "cpu_levels", "features",
+    "Matrix", "Program", "additions_per_base", "additions_size", "can_decode", "cgroup_cores", "choose",
+    "cpu_level", "cpu_levels", "features",
     "interleave", "keep_freed_memory", "kernel_set", "memory_nodes", "set_cpu_level", "set_threads",
     "spread_over_nodes", "store_rows", "sum_of_exponentials",
     "threads", "top_k", "usable_cores",

@@ -19,7 +19,8 @@ class DividedCache(WrapperCache):
     """Caches of the stages of one model, in order, each with storage for its own layers.
 
     Each counts the cells of all layers, and the same is done to all of them. So what sequences hold is known
-    from the first, and a saved sequence does not depend on the division.
+    from the first, and a saved sequence does not depend on the division, unless it has memories of linear
+    attention, which devices store differently.
     """
 
     def __init__(self, stages: Sequence[Cache]) -> None:

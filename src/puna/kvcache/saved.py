@@ -1,4 +1,5 @@
-"""A saved sequence of a cache, and its file, which any process that runs the same model can restore.
+"""A saved sequence of a cache, and its file, which any process that runs the same model can restore; one with
+memories of linear attention only where the same kind of device computes them.
 
 The format is safetensors: the stored keys and values of the sequence's cells for each layer, and the tokens
 they belong to. A restored sequence is bit-identical to the saved one.
@@ -53,11 +54,11 @@ class Saved:
                 f"'{name}' is {list(expected)} {dtype} in this cache, and {was} was saved; "
                 "use the same model, backend and types of keys and values, or evaluate again"
             )
-        if not storage.could_hold(found):
+        if not storage.is_valid(found):
             raise CacheFileError(f"'{name}' cannot be a state of this model; the file is damaged")
 
 
-_FORMAT = "puna-sequence-4"
+_FORMAT = "puna-sequence-5"
 #: A position, or a number of positions.
 _Fact = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 

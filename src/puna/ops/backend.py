@@ -412,10 +412,10 @@ class Backend(ABC):
         """Compute attention with one matrix per head as its memory: [T, heads, value_dim].
 
         queries and keys [T, key_heads, key_dim]; values [T, heads, value_dim]; decays [T, heads], or one for
-        each entry of a key [T, heads, key_dim]; betas [T, heads], 1 if None; skips [heads]. With a head's
-        memory M [key_dim, value_dim] and q, k, v, d, beta of row t: `M = exp(d) * M`, then `M = M + outer(k,
-        beta * v)`, or `outer(k, beta * (v - k @ M))` by the `delta` rule, and row t is `q @ M`, plus `skip *
-        v`. Gated delta networks (Yang et al., arXiv:2412.06464) are this, and Mamba 2 (Dao and Gu,
+        each entry of a key [T, heads, key_dim], at most 0; betas [T, heads], 1 if None; skips [heads]. With a
+        head's memory M [key_dim, value_dim] and q, k, v, d, beta of row t: `M = exp(d) * M`, then `M = M +
+        outer(k, beta * v)`, or `outer(k, beta * (v - k @ M))` by the `delta` rule, and row t is `q @ M`, plus
+        `skip * v`. Gated delta networks (Yang et al., arXiv:2412.06464) are this, and Mamba 2 (Dao and Gu,
         arXiv:2405.21060), whose steps are the betas. Head h has the key and query of key head `h * key_heads
         // heads`, or of `h % key_heads` if `tiled`.
 

@@ -58,7 +58,7 @@ class MemoryShape(NamedTuple):
 
 
 class RemovingMemoryShape(MemoryShape):
-    """The shape of such a memory."""
+    """The shape of a memory whose rows remove something before they add (RWKV 7)."""
 
     @property
     def removes(self) -> bool:
@@ -98,7 +98,7 @@ class Storage(ABC):
     def read(self, rows: NDArray[np.integer]) -> NDArray[Any]:
         """Return a copy of `rows` as they are stored (see `stored_form`)."""
 
-    def could_hold(self, stored: NDArray[Any]) -> bool:
+    def is_valid(self, stored: NDArray[Any]) -> bool:
         """Return whether rows of this shape and type may be written; a damaged file can have others."""
         return True
 
@@ -111,7 +111,7 @@ class Storage(ABC):
 
     @abstractmethod
     def numbers(self, rows: NDArray[np.integer]) -> Array:
-        """Return a copy of `rows` as float32 [len(rows), *row_shape]."""
+        """Return a copy of `rows` as float32 [len(rows), *row_shape]; of memories [len(rows), *shape]."""
 
     @abstractmethod
     def put(self, rows: NDArray[np.integer], numbers: Array) -> None:

@@ -1,7 +1,7 @@
 """Storage for the memories of linear attention, which the kernels write only once in several rows.
 
 `csrc/recurrent/linear_attention.h` says how: a row has a base, which others may share, and what was added
-since. So a step reads each memory, but writes an eighth of it.
+since. So a step reads each memory, but writes about a fifth as much.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from puna import _native
 from puna.gguf import GGMLType
 from puna.ops.host import HostStorage
 from puna.ops.storage import MemoryShape, Storage
 
-#: Additions kept beside a base: one less than the kernels add up (`max_additions`).
-_KEPT = 7
+#: The most additions beside a base.
+_KEPT = _native.additions_per_base() - 1
 
 
 class MemoryStorage(Storage):
-    """Memories [rows, heads, key_dim, value_dim] in the kernels' form.
+    """Memories in the kernels' form; `numbers` are [rows, heads, key_dim, value_dim].
 
     As stored, a row is one of float32: its base, the additions (for each head keys [7, key_dim], values [7,
     value_dim], the base's factors [key_dim], shares [7], and padding), and their number. `make` returns
@@ -32,12 +33,12 @@ class MemoryStorage(Storage):
         self, make: Callable[[GGMLType, int, tuple[int, ...]], HostStorage], rows: int, shape: MemoryShape
     ) -> None:
         self._numbers = heads, key_dim, value_dim = shape
-        padded = -(-(_KEPT * (key_dim + value_dim + 1) + key_dim) // 16) * 16
+        padded = _native.additions_size(key_dim, value_dim)
         self._bases = make(GGMLType.F32, rows + 1, self._numbers)  # the first is always zero
         self._additions = make(GGMLType.F32, rows, (heads, padded))
         # The base and the number of additions of each row; how many rows have each base but the first.
         self.book = np.zeros((3, rows + 1), np.int32)
-        self._base_of, self._counts, self._users = self.book
+        self._base_of, self._counts, self._references = self.book
         self._base_size = heads * key_dim * value_dim
         super().__init__(GGMLType.F32, rows, (self._base_size + heads * padded + 1,))
 
@@ -56,8 +57,15 @@ class MemoryStorage(Storage):
     def give_back(self, begin: int, end: int) -> None:
         self._clear(np.arange(begin, min(end, self.shape[0])))
         self._additions.give_back(begin, end)
-        used = np.flatnonzero(self._users)
-        self._bases.give_back(max(begin, int(used[-1]) if len(used) else 0) + 1, end + 1)
+        # Other rows have fewer bases than there is room for below theirs.
+        bases = np.arange(len(self._references))
+        high = bases[max(begin, 1) :][self._references[max(begin, 1) :] > 0]
+        low = (np.flatnonzero(self._references[1:begin] == 0) + 1)[: len(high)]
+        self.bases[low] = self.bases[high]
+        self._references[low], self._references[high] = self._references[high], 0
+        bases[high] = low
+        self._base_of[:] = bases[self._base_of]
+        self._bases.give_back(max(begin, 1), end + 1)
 
     def copy(self, sources: NDArray[np.integer], targets: NDArray[np.integer]) -> None:
         self.write(targets, self.read(sources))
@@ -73,17 +81,17 @@ class MemoryStorage(Storage):
         parts = bases.reshape(len(rows), -1), additions.reshape(len(rows), -1), counts[:, None]
         return np.concatenate(parts, axis=1, dtype=np.float32)
 
-    def could_hold(self, stored: NDArray[Any]) -> bool:
+    def is_valid(self, stored: NDArray[Any]) -> bool:
         counts = stored[:, -1]
         return bool(np.isin(counts, np.arange(0, _KEPT + 1, 2 if self._numbers.removes else 1)).all())
 
     def write(self, rows: NDArray[np.integer], stored: NDArray[Any]) -> None:
         self._clear(rows)
-        unused = np.flatnonzero(self._users[1:] == 0)[: len(rows)] + 1
+        unused = np.flatnonzero(self._references[1:] == 0)[: len(rows)] + 1
         bases, additions, counts = np.split(stored, [self._base_size, self.shape[1] - 1], axis=1)
         self.bases[unused] = bases.reshape(-1, *self._numbers)
         self.additions[rows] = additions.reshape(-1, *self.additions.shape[1:])
-        self._base_of[rows], self._counts[rows], self._users[unused] = unused, counts[:, 0], 1
+        self._base_of[rows], self._counts[rows], self._references[unused] = unused, counts[:, 0], 1
 
     def numbers(self, rows: NDArray[np.integer]) -> NDArray[np.float32]:
         """Return the memories of `rows`, float32 [len(rows), heads, key_dim, value_dim]."""
@@ -120,6 +128,6 @@ class MemoryStorage(Storage):
 
     def _clear(self, rows: NDArray[np.integer]) -> None:
         """Make `rows` zero, so that they have no base of their own."""
-        np.subtract.at(self._users, self._base_of[rows], 1)
-        self._users[0] = 0
+        np.subtract.at(self._references, self._base_of[rows], 1)
+        self._references[0] = 0
         self._base_of[rows] = self._counts[rows] = 0
