@@ -22,10 +22,6 @@ using Ahead = LinearAttentionKernels::Ahead;
 
 // The rule by which something is removed from a memory before a row adds to it.
 enum class Rule { nothing, delta, removal };
-template <Rule rule>
-struct Known {
-    static constexpr Rule value = rule;
-};
 
 // Rows of a memory, of whole vectors of columns.
 struct Rows {
@@ -223,7 +219,7 @@ struct Products {
 
 // Decays additions by a factor, or by `decays` for each entry of keys. The probe finds what was there before, the key and
 // the query what is left.
-template <Rule rule>
+template <Rule rule, bool by_entries>
 void decay(Additions& additions, float factor, const float* decays, const float* probe, const float* key,
            const float* query, int64_t keys, Products& products) {
     for (int64_t j = 0; j < additions.count; j++) {
@@ -232,7 +228,7 @@ void decay(Additions& additions, float factor, const float* decays, const float*
         for_vectors(keys, [&](int64_t i, auto lanes) {
             Vec entries = lanes.load(added + i);
             if (rule == Rule::removal) by_probe = fma(lanes.load(probe + i), entries, by_probe);
-            if (decays) {
+            if (by_entries) {
                 entries = entries * lanes.load(decays + i);
                 lanes.store(entries, added + i);
             }
@@ -259,11 +255,12 @@ PUNA_INLINE float product(const float* a, const float* b, int64_t count) {
 // in the base at once, and then each adds what it finds in the additions of the rows before it. Bases and additions too
 // large for the caches are written past them, or else each line would be read first, though it will have left the caches
 // before it is read again.
-template <Rule rule, bool decay_of_keys>
 class Piece {
 public:
     Piece(const LinearAttention& call, int64_t head, int64_t column, bool nontemporal, const Ahead& next, float* scratch)
-        : call(call), head(head), column(column), nontemporal(nontemporal), next(next), keys(call.key_dim),
+        : call(call), rule(call.probes ? Rule::removal : call.delta ? Rule::delta : Rule::nothing),
+          decay_of_keys(call.decay_of_keys), of_row(call.additions_of_row()), finders(rule == Rule::nothing ? 1 : 2),
+          head(head), column(column), nontemporal(nontemporal), next(next), keys(call.key_dim),
           width(call.value_dim), count(width - column < columns ? width - column : columns),
           vectors((count + Vec::width - 1) / Vec::width), rest(int(count % Vec::width)),
           key_head(call.tiled ? head % call.key_heads : head * call.key_heads / call.heads), room(scratch, keys) {}
@@ -294,10 +291,7 @@ public:
     }
 
 private:
-    static constexpr bool delta = rule == Rule::delta, removes = rule == Rule::removal;
-    static constexpr int64_t of_row = removes ? 2 : 1;                  // additions
-    static constexpr int64_t finders = rule == Rule::nothing ? 1 : 2;   // of a row: its key or probe, and its query
-    static constexpr int64_t most = additions_per_base - 1;                  // additions beside a base
+    static constexpr int64_t most = additions_per_base - 1;   // additions beside a base
 
     // Begins with the memory of a slot.
     void start(int64_t slot) {
@@ -322,7 +316,7 @@ private:
 
     PUNA_INLINE void fetch_row(int64_t row) const {
         prefetch(of_head(call.queries, row), keys), prefetch(of_head(call.keys, row), keys);
-        if (removes) prefetch(of_head(call.probes, row), keys), prefetch(of_head(call.removals, row), keys);
+        if (rule == Rule::removal) prefetch(of_head(call.probes, row), keys), prefetch(of_head(call.removals, row), keys);
         if (decay_of_keys) prefetch(call.decays + (row * call.heads + head) * keys, keys);
         prefetch(call.values + (row * call.heads + head) * width + column, count);
     }
@@ -330,7 +324,7 @@ private:
     // Decays the base before the `index`-th of the rows computed together, and sets what it looks up.
     void prepare(int64_t row, int64_t index) {
         const int64_t at = row * call.heads + head;
-        const float *finder = of_head(removes ? call.probes : call.keys, row), *query = of_head(call.queries, row);
+        const float *finder = of_head(rule == Rule::removal ? call.probes : call.keys, row), *query = of_head(call.queries, row);
         float *own = room.finders + index * finders * keys, *own_query = own + (finders - 1) * keys;
         float* scale = scales + index * finders;
         row_factors[index] = 1;
@@ -339,9 +333,9 @@ private:
             float* decays = room.decays + index * keys;
             const float* logarithms = call.decays + at * keys;
             for_vectors(keys, [=](int64_t i, auto lanes) { lanes.store(exp(lanes.load(logarithms + i)), decays + i); });
-            if (removes) multiply(finder, room.factors, keys, own);
+            if (rule == Rule::removal) multiply(finder, room.factors, keys, own);
             multiply(room.factors, decays, keys, room.factors);
-            if (delta) multiply(finder, room.factors, keys, own);
+            if (rule == Rule::delta) multiply(finder, room.factors, keys, own);
             multiply(query, room.factors, keys, own_query);
         } else {
             if (finders == 2) copy(finder, keys, own);
@@ -349,7 +343,7 @@ private:
             row_factors[index] = exponential(call.decays[at]);
             factor *= row_factors[index];
         }
-        if (!removes) scale[0] = factor;
+        if (rule != Rule::removal) scale[0] = factor;
         scale[finders - 1] = factor;
     }
 
@@ -369,13 +363,21 @@ private:
     void answer(int64_t row, int64_t index) {
         const float* finder = room.finders + index * finders * keys;
         // The copies are in the nearest cache.
-        const float* key = decay_of_keys || !delta ? of_head(call.keys, row) : finder;
+        const float* key = decay_of_keys || rule != Rule::delta ? of_head(call.keys, row) : finder;
         const float* query = decay_of_keys ? of_head(call.queries, row) : finder + (finders - 1) * keys;
         Products products;
-        decay<rule>(additions, row_factors[index], decay_of_keys ? room.decays + index * keys : nullptr,
-                    removes ? of_head(call.probes, row) : nullptr, key, query, keys, products);
+        const float *decays = room.decays + index * keys, *probe = finder;
+        if (rule == Rule::removal) probe = of_head(call.probes, row);
+        const auto by = [&](auto whole, auto by_entries) {
+            (decay_of_keys ? by_entries : whole)(additions, row_factors[index], decays, probe, key, query, keys, products);
+        };
+        switch (rule) {
+            case Rule::nothing: by(decay<Rule::nothing, false>, decay<Rule::nothing, true>); break;
+            case Rule::delta: by(decay<Rule::delta, false>, decay<Rule::delta, true>); break;
+            case Rule::removal: by(decay<Rule::removal, false>, decay<Rule::removal, true>); break;
+        }
         const int64_t before = additions.count;
-        if (removes) add(of_head(call.removals, row), query, products);
+        if (rule == Rule::removal) add(of_head(call.removals, row), query, products);
         add(key, query, products);
         int64_t v = 0;
         for (; v + for_four <= vectors; v += for_four) answer_in<for_four>(v, row, index, before, products);
@@ -394,7 +396,7 @@ private:
     void answer_in(int64_t v, int64_t row, int64_t index, int64_t before, const Products& products) {
         const int64_t at = row * call.heads + head;
         const float *found = room.found + index * finders * columns + v * Vec::width;
-        const float *scale = scales + index * finders, *of_finder = delta ? products.of_key : products.of_probe;
+        const float *scale = scales + index * finders, *of_finder = rule == Rule::delta ? products.of_key : products.of_probe;
         float* values = room.values + v * Vec::width;
         Vec value[together], held[together], given[together], y[together];
         for (int k = 0; k < together; k++) {
@@ -411,12 +413,12 @@ private:
         }
         for (int k = 0; k < together; k++) {
             float* own = values + before * columns + k * Vec::width;
-            if (removes) {
+            if (rule == Rule::removal) {
                 const Vec lost = Vec::splat(0) - held[k];
                 lost.store(own);
                 y[k] = fma(Vec::splat(products.of_query[before]), lost, y[k]);
             }
-            if (delta) given[k] = given[k] - held[k];
+            if (rule == Rule::delta) given[k] = given[k] - held[k];
             if (call.betas) given[k] = given[k] * Vec::splat(call.betas[at]);
             given[k].store(own + (of_row - 1) * columns);
             y[k] = fma(Vec::splat(products.of_query[additions.count - 1]), given[k], y[k]);
@@ -499,6 +501,9 @@ private:
     }
 
     const LinearAttention& call;
+    const Rule rule;
+    const bool decay_of_keys;
+    const int64_t of_row, finders;   // of a row: additions; and its key or probe, and its query
     const int64_t head, column;
     const bool nontemporal;
     const Ahead& next;
@@ -514,15 +519,7 @@ private:
 
 void linear_attention_piece(const LinearAttention& call, const int32_t* new_bases, int64_t head, int64_t column,
                             int64_t begin, int64_t end, bool nontemporal, const Ahead& next, float* room) {
-    const auto attend = [&](auto piece) { piece.attend(new_bases, begin, end); };
-    const auto by = [&](auto rule) {
-        constexpr Rule known = decltype(rule)::value;
-        call.decay_of_keys ? attend(Piece<known, true>(call, head, column, nontemporal, next, room))
-                           : attend(Piece<known, false>(call, head, column, nontemporal, next, room));
-    };
-    if (call.probes) by(Known<Rule::removal>{});
-    else if (call.delta) by(Known<Rule::delta>{});
-    else by(Known<Rule::nothing>{});
+    Piece(call, head, column, nontemporal, next, room).attend(new_bases, begin, end);
 }
 
 }  // namespace
