@@ -116,6 +116,15 @@ def test_no_bases_stay_behind_when_only_a_late_row_was_left() -> None:
     assert not memories.book.any()
 
 
+def test_as_many_rows_stay_as_there_are_bases_for() -> None:
+    memories, every = storage(), np.arange(ROWS)
+    numbers = np.random.default_rng(0).standard_normal((ROWS, *SHAPE), np.float32)
+    memories.put(every[::-1], numbers[::-1])  # the first rows have the last bases
+    memories.give_back(4, ROWS)
+    assert np.array_equal(memories.numbers(every[:4]), numbers[:4])
+    assert np.flatnonzero(memories.book[2]).tolist() == [1, 2, 3, 4]
+
+
 def test_every_row_can_be_written_and_copied() -> None:
     memories, every = storage(), np.arange(ROWS)
     numbers = np.random.default_rng(0).standard_normal((ROWS, *SHAPE), np.float32)

@@ -57,15 +57,15 @@ class MemoryStorage(Storage):
     def give_back(self, begin: int, end: int) -> None:
         self._clear(np.arange(begin, min(end, self.shape[0])))
         self._additions.give_back(begin, end)
-        # Other rows have fewer bases than there is room for below theirs.
+        # Bases of the other rows move down: each has one at most, besides the first.
         bases = np.arange(len(self._references))
-        high = bases[max(begin, 1) :][self._references[max(begin, 1) :] > 0]
-        low = (np.flatnonzero(self._references[1:begin] == 0) + 1)[: len(high)]
+        high = bases[begin + 1 :][self._references[begin + 1 :] > 0]
+        low = (np.flatnonzero(self._references[1 : begin + 1] == 0) + 1)[: len(high)]
         self.bases[low] = self.bases[high]
         self._references[low], self._references[high] = self._references[high], 0
         bases[high] = low
         self._base_of[:] = bases[self._base_of]
-        self._bases.give_back(max(begin, 1), end + 1)
+        self._bases.give_back(begin + 1, end + 1)
 
     def copy(self, sources: NDArray[np.integer], targets: NDArray[np.integer]) -> None:
         self.write(targets, self.read(sources))
