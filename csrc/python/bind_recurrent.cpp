@@ -41,7 +41,9 @@ void check_memories(const LinearAttention& call) {
     for (int64_t row = 0; row < call.rows.rows; row++) {
         const int32_t target = call.rows.targets[row];
         if (target < 0) continue;
-        if (written[static_cast<size_t>(target)]) throw std::out_of_range("memory " + std::to_string(target) + " is written twice");
+        if (written[static_cast<size_t>(target)]) {
+            throw std::out_of_range("memory " + std::to_string(target) + " is written twice");
+        }
         written[static_cast<size_t>(target)] = true;
     }
     for (int64_t row = 0; row < call.rows.rows; row++) {
@@ -56,8 +58,8 @@ void check_memories(const LinearAttention& call) {
             const int32_t base = memories.base_of[slot], count = memories.counts[slot];
             if (base < 0 || base > memories.slots || count < 0 || count >= additions_per_base ||
                 count % call.additions_of_row()) {
-                throw std::out_of_range("memory " + std::to_string(slot) + " has base " + std::to_string(base) + " and " +
-                                        std::to_string(count) + " additions");
+                throw std::out_of_range("memory " + std::to_string(slot) + " has base " + std::to_string(base) +
+                                        " and " + std::to_string(count) + " additions");
             }
         }
     }
@@ -275,8 +277,8 @@ void register_recurrent(nb::module_& m) {
           "targets"_a,
           "Means of the last rows weighed by gates; raises IndexError for rows and states that do not exist.");
     m.def("linear_attention", &bind_linear_attention, "queries"_a, "keys"_a, "values"_a, "decays"_a,
-          "betas"_a.none(), "skips"_a.none(), "probes"_a.none(), "removals"_a.none(), "bases"_a, "additions"_a, "book"_a,
-          "starts"_a, "sources"_a, "targets"_a, "delta"_a, "tiled"_a,
+          "betas"_a.none(), "skips"_a.none(), "probes"_a.none(), "removals"_a.none(), "bases"_a, "additions"_a,
+          "book"_a, "starts"_a, "sources"_a, "targets"_a, "delta"_a, "tiled"_a,
           "Linear attention with decay; raises IndexError for rows and states that do not exist.");
     m.def("selective_scan", &bind_selective_scan, "x"_a, "steps"_a, "rates"_a, "keys"_a, "queries"_a, "skips"_a,
           "states"_a, "starts"_a, "sources"_a, "targets"_a,

@@ -14,13 +14,14 @@ constexpr int64_t additions_per_base = 8;
 //
 //     memory = factors * base + sum over additions of share * key value^T
 //
-// so that a step reads the base of a memory, and writes about a fifth as much. After `additions_per_base` additions, the
-// memory becomes a base of its own. So its bits depend only on the rows since the sequence's first, however these were
-// cut into calls. Slots with the same base share it. Slots never written are zero.
+// so that a step reads the base of a memory, and writes about a fifth as much. After `additions_per_base` additions,
+// the memory becomes a base of its own. So its bits depend only on the rows since the sequence's first, however these
+// were cut into calls. Slots with the same base share it. Slots never written are zero.
 struct Memories {
     float* bases;       // [slots + 1, heads, key_dim, value_dim]; the first is always zero
     float* additions;   // [slots, heads, additions_size]: keys [additions_per_base - 1, key_dim], values
-                        // [additions_per_base - 1, value_dim], factors of the base [key_dim], shares [additions_per_base - 1]
+                        // [additions_per_base - 1, value_dim], factors of the base [key_dim], and shares
+                        // [additions_per_base - 1]
     int32_t *base_of, *counts;   // of each slot: its base, and its number of additions
     int32_t* references;         // of each base but the first: slots that have it
     int64_t slots;
@@ -68,7 +69,7 @@ struct LinearAttentionKernels {
         int64_t count;                 // of them
     };
     // Rows [begin, end) of one sequence, for one head and up to `columns` of the values' columns, from `column` on. The
-    // memory after a row becomes the base `new_bases[row]`, unless that is -1. `nontemporal`: bases are written past the
+    // memory after a row becomes the base `new_bases[row]`, unless that is -1. `nontemporal`: it is written past the
     // caches. `next` is what the call after this one reads, to be fetched meanwhile. `room` is for room_size(key_dim)
     // floats.
     void (*rows)(const LinearAttention& call, const int32_t* new_bases, int64_t head, int64_t column, int64_t begin,

@@ -39,7 +39,9 @@ struct Room {
     float* keys;      // [additions_per_base, keys]: keys of the additions
     float* factors;   // [keys]: of the base
 
-    static int64_t size(int64_t keys) { return (keys + 3 * additions_per_base) * columns + (4 * additions_per_base + 1) * keys; }
+    static int64_t size(int64_t keys) {
+        return (keys + 3 * additions_per_base) * columns + (4 * additions_per_base + 1) * keys;
+    }
 
     Room(float* at, int64_t count) {
         memory = at;
@@ -142,8 +144,8 @@ PUNA_INLINE void find_in_two(Rows memory, int64_t rows, const float* by, int64_t
     }
 }
 
-// The same for all rows. The memory is read in order, two rows at a time, and rows are fetched before it, at last those of
-// `next`, unless that is null.
+// The same for all rows. The memory is read in order, two rows at a time, and rows are fetched before it, at last those
+// of `next`, unless that is null.
 template <int finders>
 PUNA_NOINLINE void find_by_few(Rows memory, const float* by, int64_t keys, int64_t vectors, Rows next, float* found) {
     for (int64_t i = 0; i < keys; i += 2) {
@@ -155,7 +157,8 @@ PUNA_NOINLINE void find_by_few(Rows memory, const float* by, int64_t keys, int64
         }
         for (int64_t v = 0; v < vectors;) {
             const int64_t at = v * Vec::width;
-            const Rows from = {here + at, memory.stride}, to = {fetched.from ? fetched.from + at : nullptr, fetched.stride};
+            const Rows from = {here + at, memory.stride};
+            const Rows to = {fetched.from ? fetched.from + at : nullptr, fetched.stride};
             if (v + 4 <= vectors) find_in_two<finders, 4>(from, rows, by + i, keys, to, found + at), v += 4;
             else find_in_two<finders, 1>(from, rows, by + i, keys, to, found + at), v++;
         }
@@ -164,8 +167,8 @@ PUNA_NOINLINE void find_by_few(Rows memory, const float* by, int64_t keys, int64
 
 // Writes some vectors of columns, and `rows` rows, of factors * memory + all additions.
 template <int rows, int vectors>
-PUNA_INLINE void add_up(Rows memory, const float* factors, const float* by, int64_t keys, const float* values, float* to,
-                        int64_t stride, bool past_caches) {
+PUNA_INLINE void add_up(Rows memory, const float* factors, const float* by, int64_t keys, const float* values,
+                        float* to, int64_t stride, bool past_caches) {
     Vec sums[rows][vectors];
     for (int r = 0; r < rows; r++) {
         const Vec factor = Vec::splat(factors[r]);
@@ -217,8 +220,8 @@ struct Products {
     float of_probe[additions_per_base], of_key[additions_per_base], of_query[additions_per_base];
 };
 
-// Decays additions by a factor, or by `decays` for each entry of keys. The probe finds what was there before, the key and
-// the query what is left.
+// Decays additions by a factor, or by `decays` for each entry of keys. The probe finds what was there before, the key
+// and the query what is left.
 template <Rule rule, bool by_entries>
 void decay(Additions& additions, float factor, const float* decays, const float* probe, const float* key,
            const float* query, int64_t keys, Products& products) {
@@ -251,13 +254,14 @@ PUNA_INLINE float product(const float* a, const float* b, int64_t count) {
 
 // One head of one sequence, in up to `columns` columns of its values.
 //
-// Rows are computed together up to the one after which the memory is written: all of them look up their keys and queries
-// in the base at once, and then each adds what it finds in the additions of the rows before it. Bases and additions too
-// large for the caches are written past them, or else each line would be read first, though it will have left the caches
-// before it is read again.
+// Rows are computed together up to the one after which the memory is written: all of them look up their keys and
+// queries in the base at once, and then each adds what it finds in the additions of the rows before it. Bases and
+// additions too large for the caches are written past them, or else each line would be read first, though it will have
+// left the caches before it is read again.
 class Piece {
 public:
-    Piece(const LinearAttention& call, int64_t head, int64_t column, bool nontemporal, const Ahead& next, float* scratch)
+    Piece(const LinearAttention& call, int64_t head, int64_t column, bool nontemporal, const Ahead& next,
+          float* scratch)
         : call(call), rule(call.probes ? Rule::removal : call.delta ? Rule::delta : Rule::nothing),
           decay_of_keys(call.decay_of_keys), of_row(call.additions_of_row()), finders(rule == Rule::nothing ? 1 : 2),
           head(head), column(column), nontemporal(nontemporal), next(next), keys(call.key_dim),
@@ -315,8 +319,12 @@ private:
     }
 
     PUNA_INLINE void fetch_row(int64_t row) const {
-        prefetch(of_head(call.queries, row), keys), prefetch(of_head(call.keys, row), keys);
-        if (rule == Rule::removal) prefetch(of_head(call.probes, row), keys), prefetch(of_head(call.removals, row), keys);
+        prefetch(of_head(call.queries, row), keys);
+        prefetch(of_head(call.keys, row), keys);
+        if (rule == Rule::removal) {
+            prefetch(of_head(call.probes, row), keys);
+            prefetch(of_head(call.removals, row), keys);
+        }
         if (decay_of_keys) prefetch(call.decays + (row * call.heads + head) * keys, keys);
         prefetch(call.values + (row * call.heads + head) * width + column, count);
     }
@@ -324,7 +332,8 @@ private:
     // Decays the base before the `index`-th of the rows computed together, and sets what it looks up.
     void prepare(int64_t row, int64_t index) {
         const int64_t at = row * call.heads + head;
-        const float *finder = of_head(rule == Rule::removal ? call.probes : call.keys, row), *query = of_head(call.queries, row);
+        const float* finder = of_head(rule == Rule::removal ? call.probes : call.keys, row);
+        const float* query = of_head(call.queries, row);
         float *own = room.finders + index * finders * keys, *own_query = own + (finders - 1) * keys;
         float* scale = scales + index * finders;
         row_factors[index] = 1;
@@ -369,7 +378,8 @@ private:
         const float *decays = room.decays + index * keys, *probe = finder;
         if (rule == Rule::removal) probe = of_head(call.probes, row);
         const auto by = [&](auto whole, auto by_entries) {
-            (decay_of_keys ? by_entries : whole)(additions, row_factors[index], decays, probe, key, query, keys, products);
+            (decay_of_keys ? by_entries : whole)(additions, row_factors[index], decays, probe, key, query, keys,
+                                                 products);
         };
         switch (rule) {
             case Rule::nothing: by(decay<Rule::nothing, false>, decay<Rule::nothing, true>); break;
@@ -396,7 +406,8 @@ private:
     void answer_in(int64_t v, int64_t row, int64_t index, int64_t before, const Products& products) {
         const int64_t at = row * call.heads + head;
         const float *found = room.found + index * finders * columns + v * Vec::width;
-        const float *scale = scales + index * finders, *of_finder = rule == Rule::delta ? products.of_key : products.of_probe;
+        const float* scale = scales + index * finders;
+        const float* of_finder = rule == Rule::delta ? products.of_key : products.of_probe;
         float* values = room.values + v * Vec::width;
         Vec value[together], held[together], given[together], y[together];
         for (int k = 0; k < together; k++) {
@@ -437,7 +448,9 @@ private:
         const bool past_caches = nontemporal && can_stream(after) && keys % Vec::width == 0 && width % Vec::width == 0;
         if (!column) {
             const int64_t all = additions.count * keys;
-            for (int64_t i = 0; past_caches && i < all; i += Vec::width) Vec::load(room.keys + i).store_nontemporal(after + i);
+            for (int64_t i = 0; past_caches && i < all; i += Vec::width) {
+                Vec::load(room.keys + i).store_nontemporal(after + i);
+            }
             if (!past_caches) copy(room.keys, all, after);
             for (int64_t j = 0; j < additions.count; j++) after[shares_at() + j] = additions.shares[j];
         }
@@ -472,7 +485,9 @@ private:
         factor = 1;
     }
 
-    float* base(int64_t index) const { return call.memories.bases + (index * call.heads + head) * keys * width + column; }
+    float* base(int64_t index) const {
+        return call.memories.bases + (index * call.heads + head) * keys * width + column;
+    }
     float* beside(int64_t slot) const {
         return call.memories.additions + (slot * call.heads + head) * additions_size(keys, width);
     }

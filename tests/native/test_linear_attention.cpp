@@ -25,13 +25,15 @@ struct Slots {
 
     Slots(const std::vector<float>& numbers, int64_t slots, int64_t heads, int64_t keys, int64_t width)
         : heads(heads), keys(keys), width(width), size(heads * keys * width), room((slots + 1) * size + 16),
-          additions(slots * heads * additions_size(keys, width), NAN), base_of(slots), counts(slots), references(slots + 1) {
+          additions(slots * heads * additions_size(keys, width), NAN), base_of(slots), counts(slots),
+          references(slots + 1) {
         bases = room.data() + (64 - reinterpret_cast<uintptr_t>(room.data()) % 64) % 64 / sizeof(float);
         std::copy(numbers.begin(), numbers.end(), bases + 2 * size);
         base_of[3] = 2, references[2] = 1;
     }
     Memories memories() {
-        return {bases, additions.data(), base_of.data(), counts.data(), references.data(), static_cast<int64_t>(counts.size())};
+        const auto slots = static_cast<int64_t>(counts.size());
+        return {bases, additions.data(), base_of.data(), counts.data(), references.data(), slots};
     }
     // The memory of a slot.
     std::vector<double> numbers(int64_t slot) const {
@@ -39,7 +41,8 @@ struct Slots {
         std::vector<double> found(base, base + size);
         for (int64_t head = 0; head < heads; head++) {
             const float* beside = additions.data() + (slot * heads + head) * additions_size(keys, width);
-            const float *values = beside + (additions_per_base - 1) * keys, *factors = values + (additions_per_base - 1) * width;
+            const float* values = beside + (additions_per_base - 1) * keys;
+            const float* factors = values + (additions_per_base - 1) * width;
             for (int64_t i = 0; counts[slot] && i < keys; i++) {
                 for (int64_t k = 0; k < width; k++) {
                     double& entry = found[(head * keys + i) * width + k];
@@ -61,7 +64,9 @@ struct Slots {
         for (int64_t head = 0; head < heads; head++) {
             const float* mine = additions.data() + (slot * heads + head) * beside;
             const float* theirs = other.additions.data() + (others * heads + head) * beside;
-            const auto equals = [&](int64_t from, int64_t count) { return std::equal(mine + from, mine + from + count, theirs + from); };
+            const auto equals = [&](int64_t from, int64_t count) {
+                return std::equal(mine + from, mine + from + count, theirs + from);
+            };
             const int64_t values = (additions_per_base - 1) * keys, factors = values + (additions_per_base - 1) * width;
             equal = equal && equals(0, counts[slot] * keys) && equals(values, counts[slot] * width);
             equal = equal && (!counts[slot] || (equals(factors, keys) && equals(factors + keys, counts[slot])));
@@ -77,7 +82,8 @@ void test_sequence(int64_t keys, int64_t width, bool of_keys, Rule rule) {
     const int64_t rows = 21, heads = 2, cuts[] = {3, 12, rows}, slots = 6;
     std::vector<float> queries = random.normals(rows * keys), key = random.normals(rows * keys),
                        values = random.normals(rows * heads * width), before = random.normals(heads * keys * width);
-    std::vector<float> decays = random.normals(rows * heads * (of_keys ? keys : 1)), betas = random.normals(rows * heads);
+    std::vector<float> decays = random.normals(rows * heads * (of_keys ? keys : 1));
+    const std::vector<float> betas = random.normals(rows * heads);
     for (float& decay : decays) decay = -std::fabs(decay);
     std::vector<float> probes = random.normals(rows * keys), removals = random.normals(rows * keys);
     for (float& entry : key) entry /= std::sqrt(static_cast<float>(keys));
@@ -137,7 +143,8 @@ void test_sequence(int64_t keys, int64_t width, bool of_keys, Rule rule) {
                     largest = std::max(largest, std::fabs(held));
                 }
                 const double error = static_cast<double>(keys + 8) * 1e-5 * static_cast<double>(row + 1);
-                near = near && std::fabs(y[static_cast<size_t>(at * width + column)] - expected) <= (weight + largest) * error;
+                const double difference = std::fabs(y[static_cast<size_t>(at * width + column)] - expected);
+                near = near && difference <= (weight + largest) * error;
                 if (targets[static_cast<size_t>(row)] < 0) continue;
                 for (int64_t i = 0; i < keys; i++) {
                     const double stored = left[row == rows - 1][at_entry(i)];
