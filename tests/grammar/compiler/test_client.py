@@ -194,8 +194,8 @@ def test_compiling_ends_when_all_its_requests_are_cancelled(compiler: Compiler) 
         wait_until(lambda: any(len(each.asked_by) == 2 for each in compiler._kept.values()), "both")
         compiler.cancel(1)
         compiler.cancel(2)
-        for one in asked:  # on a busy machine, it may reach a limit before it is suspended
-            with pytest.raises((RunnerError, RequestError), match=f"has ended|{LIMITS}"):
+        for one in asked:
+            with pytest.raises(RunnerError, match="has ended"):
                 one.result()
     wait_until(lambda: len(processes()) == 2, "its end")
 
