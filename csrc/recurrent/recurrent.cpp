@@ -10,8 +10,6 @@
 namespace puna {
 namespace {
 
-// Floats that are worth handing to another thread.
-constexpr int64_t floats_per_task = 16384;
 // A layer's inputs kept for its convolution, of so many floats, times all layers, will have left the caches before they
 // are read again.
 constexpr int64_t inputs_past_caches = 1 << 16;
