@@ -186,9 +186,10 @@ def test_compiling_ends_when_no_request_waits_for_it(compiler: Compiler) -> None
 def test_compiling_ends_when_all_its_requests_are_cancelled(compiler: Compiler) -> None:
     compiler.constraint_of(task_of(Format.regex("a")))
     task = task_of(Format.json_schema(PATTERNS))
+    others = processes()
     compiler._compiled(task)
     wait_until(lambda: len(processes()) == 3, "its process")
-    processes()[2].suspend()  # before it begins, so that it does not end on its own
+    next(each for each in processes() if each not in others).suspend()  # so that it does not end on its own
     with ThreadPoolExecutor(2) as pool:
         asked = [pool.submit(compiler.constraint_of, task, number) for number in (1, 2)]
         wait_until(lambda: any(len(each.asked_by) == 2 for each in compiler._kept.values()), "both")

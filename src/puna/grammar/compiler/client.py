@@ -210,10 +210,11 @@ class _Process:
     def end(self) -> None:
         """End it at once, whatever it is doing."""
         self.is_over = True
+        # First, so that a thread that waits wakes up and does not hear that it was killed, as if by a limit.
+        with contextlib.suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
         if self._parent is not None:
             self._parent.send(End(self._number))
-        with contextlib.suppress(OSError):  # wakes up a thread that waits
-            self.connection.shutdown(socket.SHUT_RDWR)
 
 
 class _Root(_Process):
