@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import struct
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from puna.audio.whisper import WhisperEncoder, WhisperEncoderOptions
-from puna.gguf import GGMLType, dequantize, open_gguf, quantize
+from puna.gguf import GGMLType, GGUFFile, dequantize, open_gguf, quantize
 from puna.gguf.reader import full_key
 from puna.model.registry import model_for
 from puna.ops import Backend, ExpertWeights, Weight, backend_named
@@ -367,6 +368,32 @@ class Model:
             directory.append(raw.tensor(name, tensor.shape[::-1], tensor.type, len(data)))
             data += tensor.data + bytes(-len(tensor.data) % 32)
         return raw.gguf(keys, directory, bytes(data))
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read a file, whose lists of metadata are short."""
+        with open_gguf(path) as file:
+            return cls(
+                {key: _value(file, key) for key in file.metadata},
+                {
+                    name: Tensor(info.shape, info.type, file.data(name).tobytes())
+                    for name, info in file.tensors.items()
+                },
+            )
+
+
+def _value(file: GGUFFile, key: str) -> Any:
+    """Return a value that `encoded` can write, as it is in the file if there is none."""
+    value: Any = file.metadata[key]
+    if not isinstance(value, bool | int | float | str):
+        value = np.asarray(value).tolist()
+    kind, data = struct.unpack_from("<I", found := file.encoded(key))[0], found[4:]
+    try:
+        if encoded(value) == (kind, data):
+            return value
+    except (TypeError, ValueError, OverflowError):
+        pass
+    return Raw(kind, data)
 
 
 @dataclass(frozen=True)

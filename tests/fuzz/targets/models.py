@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import random
-import struct
 from pathlib import Path
 
 import numpy as np
@@ -16,36 +15,37 @@ from puna.kvcache.types import F16_TYPES
 from puna.model.llamacpp.memory import LlamaCppForecast
 from puna.options import Placement
 from tests.fuzz.case import Bounds
-from tests.fuzz.hostile_bytes import WORDS, damaged
-from tests.fuzz.invented import OWN, TRANSCRIBING, Model, Raw, Tensor, encoded, invented
+from tests.fuzz.hostile_bytes import damaged
+from tests.fuzz.invented import OWN, TRANSCRIBING, Model, invented
+from tests.fuzz.tampering import tamper
 from tests.gguf import gguf_bytes as raw
 
 BOUNDS = Bounds(seconds=5.0, memory=128 << 20)
 
-_FLOATS = (0.0, -0.0, 1.0, -1.0, 1e-300, 1e-38, 1e30, 1e38, 1e300, float("inf"), float("-inf"), float("nan"))
-_TEXTS = (
-    "",
-    "x",
-    "linear",
-    "yarn",
-    "longrope",
-    "none",
-    "llama",
-    "bert",
-    "é" * 99,
-    "a" * 100_000,
-    "\0",
-    "{{ 1 }}",
-)
 _KINDS = (GGMLType.F32, GGMLType.F16, GGMLType.BF16, GGMLType.Q8_0, GGMLType.Q4_0)
+
+#: Keys that some architectures have, keys that no invented model has, and keys of every file.
+_OF_ARCHITECTURES = (
+    *dict.fromkeys(key for own in (OWN | TRANSCRIBING).values() for key in own),
+    "nextn_predict_layers", "attention.recurrent_layers", "attention.layer_norm_epsilon",
+    "attention.compress_rope_freq_base", "attention.indexer.kpool_select_tail", "kda.safe_gate",
+    "hyper_connection.epsilon", "hyper_connection.magnitude", "ple.image_token_id", "rope.freq_base_swa",
+    "rope.dimension_count_swa", "expert_weights_scale", "expert_weights_norm", "ssm.v_head_reordered",
+    "pooling_type", "attention.causal", "use_qk_norm",
+)  # fmt: skip
+_OF_TOKENIZERS = (
+    "pre", "scores", "merges", "token_type", "bos_token_id", "eos_token_id", "eos_token_ids", "eot_token_id",
+    "unknown_token_id", "add_bos_token", "add_space_prefix", "normalizer.lowercase", "model",
+)  # fmt: skip
+_GENERAL = ("general.type", "general.name", "general.alignment", "split.count", "general.file_type")
+_TENSORS = ("rope_freqs", "rope_factors_long", "rope_factors_short")
 
 _known = functools.cache(invented)
 
 
 def fuzz(dice: random.Random, folder: Path) -> None:
     model = _any(dice)
-    for _ in range(dice.randint(1, 3)):
-        dice.choice(_CHANGES)(dice, model)
+    tamper(dice, model, _keys_of(model.keys["general.architecture"]), _TENSORS)
     content = model.encode()
     if dice.random() < 0.2:
         content = damaged(dice, content, most=3)
@@ -74,153 +74,6 @@ def _any(dice: random.Random) -> Model:
     return Model(dict(known.keys), dict(known.tensors))
 
 
-def _value(dice: random.Random) -> Raw:
-    """Return a random metadata value of any type."""
-    kind = dice.choice((raw.UINT8, raw.UINT32, raw.INT32, raw.INT64, raw.UINT64, raw.FLOAT32, raw.FLOAT64,
-                        raw.BOOL, raw.STRING, raw.ARRAY))  # fmt: skip
-    match kind:
-        case raw.FLOAT32 | raw.FLOAT64:
-            with np.errstate(over="ignore"):
-                number = np.float64(dice.choice(_FLOATS)).astype("f4" if kind == raw.FLOAT32 else "f8")
-            return Raw(kind, number.tobytes())
-        case raw.STRING:
-            return Raw(kind, raw.string(dice.choice(_TEXTS)))
-        case raw.BOOL:
-            return Raw(kind, bytes([dice.choice((0, 1, 2, 255))]))
-        case raw.ARRAY:
-            each = _value(dice)
-            count = dice.choice((0, 1, 2, 3, 1000))
-            if each.kind == raw.ARRAY:
-                return each
-            return Raw(kind, struct.pack("<IQ", each.kind, count) + each.data * count)
-    size = {raw.UINT8: 1, raw.UINT32: 4, raw.INT32: 4}.get(kind, 8)
-    return Raw(kind, (dice.choice(WORDS) % 2 ** (8 * size)).to_bytes(size, "little"))
-
-
-def _change_key(dice: random.Random, model: Model) -> None:
-    model.keys[dice.choice(sorted(model.keys))] = _value(dice)
-
-
-def _change_number(dice: random.Random, model: Model) -> None:
-    """Replace a number by another of the same type, so that it is accepted at face value."""
-    name = dice.choice(sorted(model.keys))
-    value = model.keys[name]
-    match value:
-        case bool():
-            model.keys[name] = not value
-        case int():
-            number = dice.choice((*WORDS, value + 1, max(value - 1, 0), 2 * value)) % 2**32
-            model.keys[name] = Raw(dice.choice((raw.UINT32, raw.INT32)), struct.pack("<I", number))
-        case float():
-            model.keys[name] = Raw(raw.FLOAT64, struct.pack("<d", dice.choice((*_FLOATS, -value, 1 + value))))
-
-
-def _change_list(dice: random.Random, model: Model) -> None:
-    name = dice.choice([name for name, value in sorted(model.keys.items()) if isinstance(value, list)])
-    items = list(model.keys[name])
-    at = dice.randrange(len(items))
-    match dice.randrange(5):
-        case 0:
-            del items[at:]
-        case 1:
-            items[at:at] = [items[dice.randrange(len(items))]] * dice.choice((1, 1000))
-        case 2:
-            dice.shuffle(items)
-        case 3:
-            items = [items[at]] * len(items)
-        case 4:
-            other = {str: _TEXTS, float: (-1e38, 0.0, 1e38), int: WORDS, bool: (True,)}[type(items[at])]
-            items[at] = dice.choice(other)
-            if isinstance(items[at], int):
-                items[at] %= 2**32
-    if items:
-        model.keys[name] = items
-    else:
-        model.keys[name] = Raw(raw.ARRAY, struct.pack("<IQ", encoded(model.keys[name][0])[0], 0))
-
-
-def _add_key(dice: random.Random, model: Model) -> None:
-    architecture = model.keys.get("general.architecture", "llama")
-    names = [
-        f"{architecture}.{key}"
-        for key in dict.fromkeys(key for own in (OWN | TRANSCRIBING).values() for key in own)
-    ]
-    names += [f"{architecture}.{key}" for key in _OPTIONAL]
-    names += [f"tokenizer.ggml.{name}" for name in _TOKENIZER_KEYS]
-    names += ["general.type", "general.name", "general.alignment", "split.count", "general.file_type"]
-    names += [f"{architecture}.{key}" for key in ("pooling_type", "attention.causal", "use_qk_norm")]
-    model.keys[dice.choice(names)] = _value(dice)
-
-
-#: Keys that no invented model has.
-_OPTIONAL = (
-    "nextn_predict_layers", "attention.recurrent_layers", "attention.layer_norm_epsilon",
-    "attention.compress_rope_freq_base", "attention.indexer.kpool_select_tail", "kda.safe_gate",
-    "hyper_connection.epsilon", "hyper_connection.magnitude", "ple.image_token_id", "rope.freq_base_swa",
-    "rope.dimension_count_swa", "expert_weights_scale", "expert_weights_norm", "ssm.v_head_reordered",
-)  # fmt: skip
-_TOKENIZER_KEYS = (
-    "pre", "scores", "merges", "token_type", "bos_token_id", "eos_token_id", "eos_token_ids", "eot_token_id",
-    "unknown_token_id", "add_bos_token", "add_space_prefix", "normalizer.lowercase", "model",
-)  # fmt: skip
-
-
-def _drop_key(dice: random.Random, model: Model) -> None:
-    del model.keys[dice.choice(sorted(model.keys))]
-
-
-def _drop_tensor(dice: random.Random, model: Model) -> None:
-    del model.tensors[dice.choice(sorted(model.tensors))]
-
-
-def _rename_tensor(dice: random.Random, model: Model) -> None:
-    name = dice.choice(sorted(model.tensors))
-    other = dice.choice(
-        (*sorted(model.tensors), "blk.0.odd.weight", "blk.99999999999.x", "rope_freqs.weight")
-    )
-    model.tensors[other] = model.tensors.pop(name)
-
-
-def _add_tensor(dice: random.Random, model: Model) -> None:
-    length = dice.choice((1, 8, 16, 64))
-    name = dice.choice((*sorted(model.tensors), "rope_freqs", "rope_factors_long", "rope_factors_short"))
-    name = name.removesuffix(".weight") + dice.choice((".bias", ".weight", ""))
-    values = np.full(length, dice.choice((0, 1, np.nan, np.inf, -1)), np.float32)
-    model.tensors[name] = Tensor((length,), GGMLType.F32, values.tobytes())
-
-
-def _change_shape(dice: random.Random, model: Model) -> None:
-    name = dice.choice(sorted(model.tensors))
-    tensor = model.tensors[name]
-    shape = list(tensor.shape)
-    match dice.randrange(3):
-        case 0:
-            shape[dice.randrange(len(shape))] = dice.choice(WORDS)
-        case 1:
-            dice.shuffle(shape)
-        case 2:
-            shape = [1] * dice.randint(0, 3) + shape
-    model.tensors[name] = Tensor(tuple(shape), tensor.type, tensor.data)
-
-
-def _change_type(dice: random.Random, model: Model) -> None:
-    name = dice.choice(sorted(model.tensors))
-    tensor = model.tensors[name]
-    kind = dice.choice(list(GGMLType))
-    count = int(np.prod(tensor.shape))
-    size = kind.nbytes(count - count % kind.block_size)
-    data = (tensor.data * (size // max(len(tensor.data), 1) + 1))[:size]
-    model.tensors[name] = Tensor(tensor.shape, kind, data)
-
-
-def _change_data(dice: random.Random, model: Model) -> None:
-    name = dice.choice(sorted(model.tensors))
-    tensor = model.tensors[name]
-    data = dice.choice((b"\0", b"\xff", b"\x7f", dice.randbytes(64))) * len(tensor.data)
-    model.tensors[name] = Tensor(tensor.shape, tensor.type, data[: len(tensor.data)])
-
-
-_CHANGES = (
-    _change_key, _change_number, _change_number, _change_number, _change_list, _add_key, _drop_key,
-    _drop_tensor, _rename_tensor, _add_tensor, _change_shape, _change_type, _change_data,
-)  # fmt: skip
+def _keys_of(architecture: str) -> list[str]:
+    of_tokenizers = [f"tokenizer.ggml.{key}" for key in _OF_TOKENIZERS]
+    return [*(f"{architecture}.{key}" for key in _OF_ARCHITECTURES), *of_tokenizers, *_GENERAL]
