@@ -14,7 +14,7 @@ from tests.native.builds import build_folder, build_kernel_tests, link_error, ne
 
 COMPILER = "aarch64-linux-gnu-g++"
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # the program is built first, beside other tests
 
 
 @pytest.fixture(scope="module")
