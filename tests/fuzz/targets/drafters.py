@@ -22,8 +22,6 @@ from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 
 BOUNDS = Bounds(seconds=5.0, memory=128 << 20)
 
-draft_always(pytest.MonkeyPatch(), random.Random(5))
-
 
 @dataclass(frozen=True)
 class _Drafted:
@@ -72,5 +70,7 @@ def fuzz(dice: random.Random, folder: Path) -> None:
     path, draft = folder / "model.gguf", folder / "draft.gguf"
     path.write_bytes(drafted.model)
     draft.write_bytes(damaged(dice, content, most=3) if dice.random() < 0.2 else content)
-    answer = _answer(path, draft)
+    with pytest.MonkeyPatch.context() as patch:
+        draft_always(patch, dice)
+        answer = _answer(path, draft)
     assert answer == drafted.answer, f"{answer}, without drafts {drafted.answer}"
