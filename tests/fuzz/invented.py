@@ -369,6 +369,9 @@ class Model:
             data += tensor.data + bytes(-len(tensor.data) % 32)
         return raw.gguf(keys, directory, bytes(data))
 
+    def copy(self) -> Model:
+        return Model(dict(self.keys), dict(self.tensors))
+
     @classmethod
     def read(cls, path: Path) -> Self:
         """Read a file, whose lists of metadata are short."""

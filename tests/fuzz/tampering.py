@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from puna.gguf import GGMLType
-from tests.fuzz.hostile_bytes import WORDS
+from tests.fuzz.hostile_bytes import WORDS, damaged
 from tests.fuzz.invented import Model, Raw, Tensor, encoded
 from tests.gguf import gguf_bytes as raw
 
@@ -40,6 +40,12 @@ def tamper(dice: random.Random, model: Model, keys: Sequence[str], tensors: Sequ
                 _add_tensor(dice, model, tensors)
             case other:
                 _CHANGES[other - 2](dice, model)
+
+
+def encoded_at_times_damaged(dice: random.Random, model: Model) -> bytes:
+    """Return the file of `model`; one of five has damaged bytes."""
+    content = model.encode()
+    return damaged(dice, content, most=3) if dice.random() < 0.2 else content
 
 
 def _value(dice: random.Random) -> Raw:

@@ -12,9 +12,8 @@ import pytest
 import puna
 from tests.engine.drafting import draft_always
 from tests.fuzz.case import Bounds
-from tests.fuzz.hostile_bytes import damaged
 from tests.fuzz.invented import Model
-from tests.fuzz.tampering import tamper
+from tests.fuzz.tampering import encoded_at_times_damaged, tamper
 from tests.tiny.assistants import TinyAssistant, TinyTarget
 from tests.tiny.decoders import tiny_decoder_gguf
 from tests.tiny.eagle import WILD, eagle3_files
@@ -63,13 +62,12 @@ _TENSORS = sorted({name for each in _MODELS for name in each.drafter.tensors})
 
 def fuzz(dice: random.Random, folder: Path) -> None:
     drafted = dice.choice(_MODELS)
-    drafter = Model(dict(drafted.drafter.keys), dict(drafted.drafter.tensors))
+    drafter = drafted.drafter.copy()
     architecture = drafter.keys["general.architecture"]
     tamper(dice, drafter, [f"{architecture}.{key}" for key in _KEYS], _TENSORS)
-    content = drafter.encode()
     path, draft = folder / "model.gguf", folder / "draft.gguf"
     path.write_bytes(drafted.model)
-    draft.write_bytes(damaged(dice, content, most=3) if dice.random() < 0.2 else content)
+    draft.write_bytes(encoded_at_times_damaged(dice, drafter))
     with pytest.MonkeyPatch.context() as patch:
         draft_always(patch, dice)
         answer = _answer(path, draft)

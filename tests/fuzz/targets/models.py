@@ -15,9 +15,8 @@ from puna.kvcache.types import F16_TYPES
 from puna.model.llamacpp.memory import LlamaCppForecast
 from puna.options import Placement
 from tests.fuzz.case import Bounds
-from tests.fuzz.hostile_bytes import damaged
 from tests.fuzz.invented import OWN, TRANSCRIBING, Model, invented
-from tests.fuzz.tampering import tamper
+from tests.fuzz.tampering import encoded_at_times_damaged, tamper
 from tests.gguf import gguf_bytes as raw
 
 BOUNDS = Bounds(seconds=5.0, memory=128 << 20)
@@ -46,10 +45,7 @@ _known = functools.cache(invented)
 def fuzz(dice: random.Random, folder: Path) -> None:
     model = _any(dice)
     tamper(dice, model, _keys_of(model.keys["general.architecture"]), _TENSORS)
-    content = model.encode()
-    if dice.random() < 0.2:
-        content = damaged(dice, content, most=3)
-    path = raw.save(folder, content)
+    path = raw.save(folder, encoded_at_times_damaged(dice, model))
     if dice.random() < 0.1:  # llama.cpp's memory needs are predicted from the same metadata
         with open_gguf(path) as file:
             LlamaCppForecast(file, F16_TYPES, Placement(num_gpu=0)).table(context=4096, parallel=2, batch=512)
@@ -71,7 +67,7 @@ def _any(dice: random.Random) -> Model:
     known = _known(
         dice.choice(sorted(OWN | TRANSCRIBING)), dice.choice(_KINDS), dice.choice(("gpt2", "gpt2", "llama"))
     )
-    return Model(dict(known.keys), dict(known.tensors))
+    return known.copy()
 
 
 def _keys_of(architecture: str) -> list[str]:

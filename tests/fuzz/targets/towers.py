@@ -12,9 +12,8 @@ import puna
 from puna.vision.options import OF_IMAGES, OF_SOUND
 from tests.audio.hearing import sound
 from tests.fuzz.case import Bounds
-from tests.fuzz.hostile_bytes import damaged
 from tests.fuzz.invented import Model
-from tests.fuzz.tampering import tamper
+from tests.fuzz.tampering import encoded_at_times_damaged, tamper
 from tests.tiny.audio.models import HEARING_MODELS
 from tests.tiny.vision.models import VISION_MODELS
 from tests.vision.seeing import picture
@@ -36,7 +35,7 @@ class _Perceiving:
     def tower(self) -> Model:
         """A copy of what belongs to the tower."""
         if self.beside is not None:
-            return Model(dict(self.beside.keys), dict(self.beside.tensors))
+            return self.beside.copy()
         return Model(
             {key: value for key, value in self.text.keys.items() if _own(key).startswith(_OF_TOWERS)},
             {name: t for name, t in self.text.tensors.items() if name.startswith((*OF_IMAGES, *OF_SOUND))},
@@ -75,21 +74,16 @@ def fuzz(dice: random.Random, folder: Path) -> None:
     files = {}
     if model.beside is not None:
         files["projector"] = folder / "tower.gguf"
-        files["projector"].write_bytes(_bytes(dice, tower))
+        files["projector"].write_bytes(encoded_at_times_damaged(dice, tower))
     else:
         text = Model(
             {key: value for key, value in text.keys.items() if key not in before.keys} | tower.keys,
             {name: t for name, t in text.tensors.items() if name not in before.tensors} | tower.tensors,
         )
     path = folder / "model.gguf"
-    path.write_bytes(text.encode() if files else _bytes(dice, text))
+    path.write_bytes(text.encode() if files else encoded_at_times_damaged(dice, text))
     os.environ["PUNA_OPS"] = dice.choice(("cpu", "reference"))
     width, height = (dice.choice((1, 30, 80, 300)) for _ in range(2))
     shown = {"audio": [sound(1)]} if model.hears else {"images": [picture(1, width, height)]}
     with puna.load(path, **files, num_ctx=dice.choice((256, 2048)), parallel=1) as loaded:
         loaded.chat([{"role": "user", "content": "what is this?", **shown}], seed=1, num_predict=2)
-
-
-def _bytes(dice: random.Random, model: Model) -> bytes:
-    content = model.encode()
-    return damaged(dice, content, most=3) if dice.random() < 0.2 else content
