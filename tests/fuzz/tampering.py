@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from puna.gguf import GGMLType
+from puna.gguf.reader import full_key, is_common
 from tests.fuzz.hostile_bytes import WORDS, damaged
 from tests.fuzz.invented import Model, Raw, Tensor, encoded
 from tests.gguf import gguf_bytes as raw
@@ -30,16 +31,26 @@ _TEXTS = (
 )
 
 
-def tamper(dice: random.Random, model: Model, keys: Sequence[str], tensors: Sequence[str]) -> None:
-    """Change `model` in one to three places. `keys` and `tensors` are names that it may get."""
+def tamper(
+    dice: random.Random, model: Model, architecture: str, keys: Sequence[str], tensors: Sequence[str]
+) -> None:
+    """Change `model` in one to three places.
+
+    `keys`, without the architecture's name, and `tensors` are names that it may get.
+    """
     for _ in range(dice.randint(1, 3)):
         match dice.randrange(len(_CHANGES) + 2):
             case 0:
-                model.keys[dice.choice(keys)] = _value(dice)
+                model.keys[full_key(dice.choice(keys), architecture)] = _value(dice)
             case 1:
                 _add_tensor(dice, model, tensors)
             case other:
                 _CHANGES[other - 2](dice, model)
+
+
+def without_architecture(keys: Iterable[str]) -> list[str]:
+    """Return the keys without the architectures' names, each once and sorted."""
+    return sorted({key if is_common(key) else key.partition(".")[2] for key in keys})
 
 
 def encoded_at_times_damaged(dice: random.Random, model: Model) -> bytes:

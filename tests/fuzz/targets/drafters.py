@@ -13,7 +13,7 @@ import puna
 from tests.engine.drafting import draft_always
 from tests.fuzz.case import Bounds
 from tests.fuzz.invented import Model
-from tests.fuzz.tampering import encoded_at_times_damaged, tamper
+from tests.fuzz.tampering import encoded_at_times_damaged, tamper, without_architecture
 from tests.tiny.assistants import TinyAssistant, TinyTarget
 from tests.tiny.decoders import tiny_decoder_gguf
 from tests.tiny.eagle import WILD, eagle3_files
@@ -56,15 +56,14 @@ def _drafted() -> list[_Drafted]:
 
 
 _MODELS = _drafted()
-_KEYS = sorted({key.partition(".")[2] for each in _MODELS for key in each.drafter.keys})
+_KEYS = without_architecture(key for each in _MODELS for key in each.drafter.keys)
 _TENSORS = sorted({name for each in _MODELS for name in each.drafter.tensors})
 
 
 def fuzz(dice: random.Random, folder: Path) -> None:
     drafted = dice.choice(_MODELS)
     drafter = drafted.drafter.copy()
-    architecture = drafter.keys["general.architecture"]
-    tamper(dice, drafter, [f"{architecture}.{key}" for key in _KEYS], _TENSORS)
+    tamper(dice, drafter, drafter.keys["general.architecture"], _KEYS, _TENSORS)
     path, draft = folder / "model.gguf", folder / "draft.gguf"
     path.write_bytes(drafted.model)
     draft.write_bytes(encoded_at_times_damaged(dice, drafter))

@@ -37,6 +37,7 @@ _OF_TOKENIZERS = (
     "unknown_token_id", "add_bos_token", "add_space_prefix", "normalizer.lowercase", "model",
 )  # fmt: skip
 _GENERAL = ("general.type", "general.name", "general.alignment", "split.count", "general.file_type")
+_KEYS = (*_OF_ARCHITECTURES, *(f"tokenizer.ggml.{key}" for key in _OF_TOKENIZERS), *_GENERAL)
 _TENSORS = ("rope_freqs", "rope_factors_long", "rope_factors_short")
 
 _known = functools.cache(invented)
@@ -44,7 +45,7 @@ _known = functools.cache(invented)
 
 def fuzz(dice: random.Random, folder: Path) -> None:
     model = _any(dice)
-    tamper(dice, model, _keys_of(model.keys["general.architecture"]), _TENSORS)
+    tamper(dice, model, model.keys["general.architecture"], _KEYS, _TENSORS)
     path = raw.save(folder, encoded_at_times_damaged(dice, model))
     if dice.random() < 0.1:  # llama.cpp's memory needs are predicted from the same metadata
         with open_gguf(path) as file:
@@ -68,8 +69,3 @@ def _any(dice: random.Random) -> Model:
         dice.choice(sorted(OWN | TRANSCRIBING)), dice.choice(_KINDS), dice.choice(("gpt2", "gpt2", "llama"))
     )
     return known.copy()
-
-
-def _keys_of(architecture: str) -> list[str]:
-    of_tokenizers = [f"tokenizer.ggml.{key}" for key in _OF_TOKENIZERS]
-    return [*(f"{architecture}.{key}" for key in _OF_ARCHITECTURES), *of_tokenizers, *_GENERAL]

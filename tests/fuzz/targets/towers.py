@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import puna
-from puna.vision.options import OF_IMAGES, OF_SOUND
+from puna.model.memory import is_of_images, is_of_sound
 from tests.audio.hearing import sound
 from tests.fuzz.case import Bounds
 from tests.fuzz.invented import Model
-from tests.fuzz.tampering import encoded_at_times_damaged, tamper
+from tests.fuzz.tampering import encoded_at_times_damaged, tamper, without_architecture
 from tests.tiny.audio.models import HEARING_MODELS
 from tests.tiny.vision.models import VISION_MODELS
 from tests.vision.seeing import picture
@@ -25,26 +25,31 @@ _OF_TOWERS = ("vision.", "audio.", "mm.", "projector_type", "use_gelu", "use_sil
 
 @dataclass(frozen=True)
 class _Perceiving:
-    """A model with a tower, in one file or beside it."""
+    """A model with a tower, whose metadata and tensors are apart from the text model's."""
 
     text: Model
-    beside: Model | None
+    tower: Model
+    beside: bool  # the tower has a file of its own
     hears: bool
 
-    @property
-    def tower(self) -> Model:
-        """A copy of what belongs to the tower."""
-        if self.beside is not None:
-            return self.beside.copy()
-        return Model(
-            {key: value for key, value in self.text.keys.items() if _own(key).startswith(_OF_TOWERS)},
-            {name: t for name, t in self.text.tensors.items() if name.startswith((*OF_IMAGES, *OF_SOUND))},
-        )
+
+def _perceiving(path: Path, projector: Path | None, *, hears: bool) -> _Perceiving:
+    text = Model.read(path)
+    if projector is not None:
+        return _Perceiving(text, Model.read(projector), True, hears)
+    tower = Model(
+        {key: text.keys.pop(key) for key in list(text.keys) if _is_of_tower(key)},
+        {
+            name: text.tensors.pop(name)
+            for name in list(text.tensors)
+            if is_of_images(name) or is_of_sound(name)
+        },
+    )
+    return _Perceiving(text, tower, False, hears)
 
 
-def _own(key: str) -> str:
-    """Return a key without the architecture's name."""
-    return key.partition(".")[2]
+def _is_of_tower(key: str) -> bool:
+    return key.partition(".")[2].startswith(_OF_TOWERS)
 
 
 def _models() -> list[_Perceiving]:
@@ -56,32 +61,28 @@ def _models() -> list[_Perceiving]:
                 (place := Path(folder, kind, name)).mkdir(parents=True)
                 config = tiny()
                 layout = config.write(place, config.build())
-                beside = None if layout.projector is None else Model.read(layout.projector)
-                found.append(_Perceiving(Model.read(layout.model), beside, kind == "hears"))
+                found.append(_perceiving(layout.model, layout.projector, hears=kind == "hears"))
     return found
 
 
 _MODELS = _models()
-_KEYS = sorted({_own(key) for model in _MODELS for key in model.tower.keys})
+_KEYS = without_architecture(key for model in _MODELS for key in model.tower.keys)
 _TENSORS = sorted({name for model in _MODELS for name in model.tower.tensors})
 
 
 def fuzz(dice: random.Random, folder: Path) -> None:
     model = dice.choice(_MODELS)
-    before, tower, text = model.tower, model.tower, model.text
-    architecture = (model.beside or text).keys["general.architecture"]
-    tamper(dice, tower, [f"{architecture}.{key}" for key in _KEYS], _TENSORS)
-    files = {}
-    if model.beside is not None:
+    text, tower = model.text, model.tower.copy()
+    architecture = (tower if model.beside else text).keys["general.architecture"]
+    tamper(dice, tower, architecture, _KEYS, _TENSORS)
+    path, files = folder / "model.gguf", {}
+    if model.beside:
+        path.write_bytes(text.encode())
         files["projector"] = folder / "tower.gguf"
         files["projector"].write_bytes(encoded_at_times_damaged(dice, tower))
     else:
-        text = Model(
-            {key: value for key, value in text.keys.items() if key not in before.keys} | tower.keys,
-            {name: t for name, t in text.tensors.items() if name not in before.tensors} | tower.tensors,
-        )
-    path = folder / "model.gguf"
-    path.write_bytes(text.encode() if files else encoded_at_times_damaged(dice, text))
+        whole = Model(text.keys | tower.keys, text.tensors | tower.tensors)
+        path.write_bytes(encoded_at_times_damaged(dice, whole))
     os.environ["PUNA_OPS"] = dice.choice(("cpu", "reference"))
     width, height = (dice.choice((1, 30, 80, 300)) for _ in range(2))
     shown = {"audio": [sound(1)]} if model.hears else {"images": [picture(1, width, height)]}
