@@ -31,6 +31,7 @@ def install() -> None:
         "--config-settings", f"build-dir={BUILD / 'cmake'}",
         "--config-settings", "cmake.build-type=None",
         "--config-settings", "cmake.define.CMAKE_CXX_FLAGS=-O1",  # more takes minutes longer
+        "--config-settings", "cmake.define.PUNA_LEVELS=native",
         "--config-settings", "cmake.define.PUNA_SANITIZE=address,undefined",
     ]  # fmt: skip
     if importlib.util.find_spec("scikit_build_core") and importlib.util.find_spec("nanobind"):
