@@ -26,8 +26,8 @@ from tests.processors import missing_levels
 
 #: Settings that choose what is tested; all others are removed, since they would change results.
 _CHOICES = (
-    "PUNA_OPS", "PUNA_CPU", "PUNA_GPU_DEVICE", "PUNA_NUM_THREADS", "PUNA_TEST_DATA", "PUNA_DRAWS",
-    "PUNA_PORTABLE",
+    "PUNA_OPS", "PUNA_CPU", "PUNA_GPU_DEVICE", "PUNA_NUM_THREADS", "PUNA_TEST_DATA", "PUNA_TEST_KERNEL",
+    "PUNA_DRAWS", "PUNA_PORTABLE",
 )  # fmt: skip
 
 #: Prefixes of other variables that our libraries or the clients read.

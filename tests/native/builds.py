@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 _PACKAGES = {
     "aarch64-linux-gnu-g++": "g++-aarch64-linux-gnu", "qemu-aarch64": "qemu-user", "c++": "g++",
     "nm": "binutils", "cmake": "cmake", "ninja": "ninja-build",
+    "bochs": "bochs", "xorriso": "xorriso",
 }  # fmt: skip
 
 

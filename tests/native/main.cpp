@@ -1,6 +1,9 @@
 // Test the kernels against plain double-precision arithmetic, at every level this processor runs or, with the argument
 // `best`, at the best one. There is no Python, so it can be built for another processor and run in an emulator. Prints
 // a line per level; fails if a check fails.
+#include <termios.h>
+#include <unistd.h>
+
 #include <cstdio>
 
 #include "check.h"
@@ -41,5 +44,6 @@ int main(int count, char** arguments) {
                     test::failures - failures_before);
         std::fflush(stdout);
     }
+    tcdrain(STDOUT_FILENO);   // where this is the only program, the system may stop before a terminal shows the rest
     return test::failures == 0 ? 0 : 1;
 }
