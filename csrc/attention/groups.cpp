@@ -18,9 +18,11 @@ void pool_columns(const GroupCall& call, int row, int begin, int columns) {
     const int count = call.counts[row];
     const int32_t* seen = call.cells + call.starts[row];
     float* sums = call.entries + int64_t(row) * call.dim() + begin;
-    const auto first = [&](int i) { return begin + (call.overlapping && i >= count - call.rate ? call.dim() : 0); };
+    const auto first = [&](int i) {
+        return begin + (call.overlapping && i >= count - call.group_size ? call.dim() : 0);
+    };
     const auto values = [&](int i) { return call.stored + int64_t(seen[i]) * 2 * call.width + first(i); };
-    const auto added = [&](int i) { return call.bias + int64_t(i % call.rate) * call.width + first(i); };
+    const auto added = [&](int i) { return call.bias + int64_t(i % call.group_size) * call.width + first(i); };
 
     float most[piece] = {}, totals[piece] = {};
     for (int i = 0; i < count; i++) {

@@ -9,16 +9,18 @@ namespace puna {
 
 struct GroupCall {
     const float* stored;     // [capacity, 2 * width]: a cell's values, then its gates
-    const float* bias;       // [rate, width], added to the gates
+    const float* bias;       // [group_size, width], added to the gates
     const int32_t* cells;
     const int32_t* starts;   // [rows]
     const int32_t* counts;   // [rows]
-    int rows, rate, width;
-    bool overlapping;        // the last `rate` cells give the second halves of values and gates, others the first
+    int rows, group_size, width;
+    bool overlapping;        // the last `group_size` cells give the second halves of values and gates, others the first
     float* entries;          // [rows, dim()]
 
     int dim() const { return overlapping ? width / 2 : width; }
-    bool completes(int row) const { return counts[row] == rate || (overlapping && counts[row] == 2 * rate); }
+    bool completes(int row) const {
+        return counts[row] == group_size || (overlapping && counts[row] == 2 * group_size);
+    }
 };
 
 // Computes the sum over each row's cells of softmax(gates) * values, column by column, and zeros for rows that complete
