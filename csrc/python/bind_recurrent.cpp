@@ -51,9 +51,7 @@ void check_memories(const LinearAttention& call) {
         if (written[static_cast<size_t>(source)]) {
             throw std::out_of_range("memory " + std::to_string(source) + " is both read and written");
         }
-    }
-    for (int64_t row = 0; row < call.rows.rows; row++) {
-        for (const int32_t slot : {call.rows.sources[row], call.rows.targets[row]}) {
+        for (const int32_t slot : {source, call.rows.targets[row]}) {
             if (slot < 0) continue;
             const int32_t base = memories.base_of[slot], count = memories.counts[slot];
             if (base < 0 || base > memories.slots || count < 0 || count >= additions_per_base ||
