@@ -1,4 +1,8 @@
-"""An emulated PC with AVX-512, for programs that the processor here cannot run: Bochs, Linux, the program."""
+"""An emulated PC with AVX-512, for programs that the processor here cannot run: Bochs, Linux, the program.
+
+Needs Bochs 3 or later, configured with `--enable-avx --enable-evex`, Debian's `isolinux`, `syslinux-common`
+and `xorriso`, and a Linux kernel, `PUNA_TEST_KERNEL` or the newest in `/boot`.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +106,7 @@ def _write_disc(disc: Path, program: Path, arguments: tuple[str, ...]) -> None:
     shutil.copy(kernel(), files / "linux")
     (files / "initrd").write_bytes(_archived("init", program.read_bytes()) + _archived("TRAILER!!!", b""))
     (files / "isolinux.cfg").write_text(
-        f"DEFAULT run\nLABEL run\nKERNEL /linux\nINITRD /initrd\nAPPEND {_BOOT} -- {' '.join(arguments)}\n"
+        f"DEFAULT run\nLABEL run\nKERNEL /linux\nAPPEND initrd=/initrd {_BOOT} -- {' '.join(arguments)}\n"
     )
     succeed(
         xorriso, "-as", "mkisofs", "-quiet", "-o", disc, "-b", "isolinux.bin", "-c", "boot.cat",

@@ -1,6 +1,6 @@
-// Test the kernels against plain double-precision arithmetic, at every level this processor runs or, with the argument
-// `best`, at the best one. There is no Python, so it can be built for another processor and run in an emulator. Prints
-// a line per level; fails if a check fails.
+// Test the kernels against plain double-precision arithmetic, at every level this processor runs or, with arguments, at
+// these, of which `best` is the best one. There is no Python, so it can be built for another processor and run in an
+// emulator. Prints a line per level; fails if a check fails.
 #include <termios.h>
 #include <unistd.h>
 
@@ -28,10 +28,15 @@ void check(bool good, const std::string& what) {
 int main(int count, char** arguments) {
     using namespace puna;
     set_thread_count(2);
-    std::vector<CpuLevel> levels = runnable_cpu_levels();
-    if (count > 1 && std::string(arguments[1]) == "best") levels.erase(levels.begin(), levels.end() - 1);
-    for (const CpuLevel level : levels) {
-        set_cpu_level(cpu_level_name(level));
+    std::vector<std::string> names(arguments + 1, arguments + count);
+    if (names.empty()) {
+        for (const CpuLevel level : runnable_cpu_levels()) names.push_back(cpu_level_name(level));
+    }
+    for (const std::string& name : names) {
+        if (!set_cpu_level(name == "best" ? cpu_level_name(runnable_cpu_levels().back()) : name)) {
+            std::printf("this processor does not run the level %s\n", name.c_str());
+            return 2;
+        }
         const int checks_before = test::checks, failures_before = test::failures;
         test::test_rows();
         test::test_recurrent();
@@ -40,7 +45,7 @@ int main(int count, char** arguments) {
         test::test_attention();
         test::test_indexer();
         test::test_matrices();
-        std::printf("%s: %d checks, %d failed\n", cpu_level_name(level), test::checks - checks_before,
+        std::printf("%s: %d checks, %d failed\n", cpu_level_name(cpu_level()), test::checks - checks_before,
                     test::failures - failures_before);
         std::fflush(stdout);
     }
