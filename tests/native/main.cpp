@@ -1,6 +1,6 @@
-// Test the kernels against plain double-precision arithmetic, at every level this processor runs or, with arguments, at
-// these, of which `best` is the best one. There is no Python, so it can be built for another processor and run in an
-// emulator. Prints a line per level; fails if a check fails.
+// Test the kernels against plain double-precision arithmetic, at the levels that the arguments name: `all` that this
+// processor runs, which is the default, the `best`, or some by name. There is no Python, so it can be built for another
+// processor and run in an emulator. Prints a line per level; fails if a check fails.
 #include <termios.h>
 #include <unistd.h>
 
@@ -28,12 +28,19 @@ void check(bool good, const std::string& what) {
 int main(int count, char** arguments) {
     using namespace puna;
     set_thread_count(2);
-    std::vector<std::string> names(arguments + 1, arguments + count);
-    if (names.empty()) {
-        for (const CpuLevel level : runnable_cpu_levels()) names.push_back(cpu_level_name(level));
+    std::vector<std::string> wanted(arguments + 1, arguments + count), names;
+    if (wanted.empty()) wanted = {"all"};
+    for (const std::string& name : wanted) {
+        if (name == "best") {
+            names.push_back(cpu_level_name(runnable_cpu_levels().back()));
+        } else if (name == "all") {
+            for (const CpuLevel level : runnable_cpu_levels()) names.push_back(cpu_level_name(level));
+        } else {
+            names.push_back(name);
+        }
     }
     for (const std::string& name : names) {
-        if (!set_cpu_level(name == "best" ? cpu_level_name(runnable_cpu_levels().back()) : name)) {
+        if (!set_cpu_level(name)) {
             std::printf("this processor does not run the level %s\n", name.c_str());
             return 2;
         }
@@ -45,10 +52,10 @@ int main(int count, char** arguments) {
         test::test_attention();
         test::test_indexer();
         test::test_matrices();
-        std::printf("%s: %d checks, %d failed\n", cpu_level_name(cpu_level()), test::checks - checks_before,
+        std::printf("%s: %d checks, %d failed\n", name.c_str(), test::checks - checks_before,
                     test::failures - failures_before);
         std::fflush(stdout);
     }
-    tcdrain(STDOUT_FILENO);   // where this is the only program, the system may stop before a terminal shows the rest
+    tcdrain(STDOUT_FILENO);   // a serial console loses what it has not sent when the system's first process ends
     return test::failures == 0 ? 0 : 1;
 }
