@@ -24,7 +24,7 @@ from puna.nn.layers import Linear, RMSNorm
 from puna.nn.module import Module, blocks, part, weight
 from puna.ops import Array, Weight
 from puna.vision.layers.attention import Groups, PatchKeys, Slices, pieces
-from puna.vision.layers.bounded import BoundedLinear
+from puna.vision.layers.clamped import ClampedLinear
 from puna.vision.layers.convolution import Convolution, results
 from puna.vision.layers.layers import VisionLayerOptions
 
@@ -60,8 +60,8 @@ class HalfFeedForward(Module):
 
     options: ConformerOptions
     norm: RMSNorm = weight("ffn_norm", "hidden_size")
-    up: BoundedLinear = weight("ffn_up", "feed_forward_size", "hidden_size")
-    down: BoundedLinear = weight("ffn_down", "hidden_size", "feed_forward_size")
+    up: ClampedLinear = weight("ffn_up", "feed_forward_size", "hidden_size")
+    down: ClampedLinear = weight("ffn_down", "hidden_size", "feed_forward_size")
     post_norm: RMSNorm = weight("ffn_post_norm", "hidden_size")
 
     def forward(self, hidden: Array) -> Array:
@@ -72,8 +72,8 @@ class HalfFeedForward(Module):
 
 class LastFeedForward(HalfFeedForward):
     norm: RMSNorm = weight("ffn_norm_1", "hidden_size")
-    up: BoundedLinear = weight("ffn_up_1", "feed_forward_size", "hidden_size")
-    down: BoundedLinear = weight("ffn_down_1", "hidden_size", "feed_forward_size")
+    up: ClampedLinear = weight("ffn_up_1", "feed_forward_size", "hidden_size")
+    down: ClampedLinear = weight("ffn_down_1", "hidden_size", "feed_forward_size")
     post_norm: RMSNorm = weight("ffn_post_norm_1", "hidden_size")
 
 
@@ -92,12 +92,12 @@ class ConformerAttention(Module):
 
     options: ConformerOptions
     norm: RMSNorm = weight("attn_pre_norm", "hidden_size")
-    query: BoundedLinear = weight("attn_q", "hidden_size", "hidden_size")
-    key: BoundedLinear = weight("attn_k", "hidden_size", "hidden_size")
-    value: BoundedLinear = weight("attn_v", "hidden_size", "hidden_size")
+    query: ClampedLinear = weight("attn_q", "hidden_size", "hidden_size")
+    key: ClampedLinear = weight("attn_k", "hidden_size", "hidden_size")
+    value: ClampedLinear = weight("attn_v", "hidden_size", "hidden_size")
     distance: Linear = weight("attn_k_rel", "hidden_size", "hidden_size")
     scales: Array = weight("per_dim_scale", "head_dim")
-    output: BoundedLinear = weight("attn_out", "hidden_size", "hidden_size")
+    output: ClampedLinear = weight("attn_out", "hidden_size", "hidden_size")
     post_norm: RMSNorm = weight("attn_post_norm", "hidden_size")
 
     def loaded(self) -> None:
@@ -151,10 +151,10 @@ class LightConvolution(Module):
 
     options: ConformerOptions
     norm: RMSNorm = weight("conv_norm", "hidden_size")
-    begin: BoundedLinear = weight("conv_pw1", "doubled_size", "hidden_size")
+    begin: ClampedLinear = weight("conv_pw1", "doubled_size", "hidden_size")
     taps: Taps = weight("conv_dw", "hidden_size", "taps")
     inner_norm: RMSNorm = weight("norm_conv", "hidden_size")
-    end: BoundedLinear = weight("conv_pw2", "hidden_size", "hidden_size")
+    end: ClampedLinear = weight("conv_pw2", "hidden_size", "hidden_size")
 
     def gated(self, hidden: Array) -> Array:
         """Return what the convolution reads of states [rows, hidden]."""

@@ -10,7 +10,7 @@ import torch
 
 from puna.batch import Image
 from puna.vision.options import VisionOptions
-from puna.vision.towers.gemma4 import ClippedLinear
+from puna.vision.towers.gemma4 import Gemma4Linear
 from tests.tiny.gemmas import TinyGemma4
 from tests.tiny.llama import TinyLlama
 from tests.tiny.vision.common import AS_IS, Tensors, WithLlama, randomise, renamed
@@ -103,7 +103,7 @@ class TinyGemma4Vision(WithLlama):
             layer = f"{prefix}encoder.layers.{i}."
             tensors |= renamed(state, norms, layer, f"v.blk.{i}.")
             ours = {name: theirs for theirs, name in _LINEARS.items()}
-            for name in ClippedLinear.in_layer:
+            for name in Gemma4Linear.in_layer:
                 tensors[f"v.blk.{i}.{name}.weight"] = state[f"{layer}{ours[name]}.linear.weight"]
                 packed += [float(state[f"{layer}{ours[name]}.{bound}"]) for bound in _BOUNDS]
         largest = float(np.finfo(np.float32).max)

@@ -21,7 +21,7 @@ from puna.nn.module import Module, WeightSource, blocks, part, weight
 from puna.ops import Array
 from puna.vision.decoding import Picture
 from puna.vision.layers.attention import Slices, axial_rope
-from puna.vision.layers.bounded import BoundedLinear
+from puna.vision.layers.clamped import ClampedLinear
 from puna.vision.layers.layers import (
     PatchAttention,
     PatchEmbedding,
@@ -44,7 +44,7 @@ _MAX_ROWS: Final = 280
 _ABSURD_PIXELS: Final = 1 << 26
 
 
-class ClippedLinear(BoundedLinear):
+class Gemma4Linear(ClampedLinear):
     """Linear whose inputs and outputs are clamped, if the file has bounds for it.
 
     The bounds are scalar tensors beside the weight, or in `v.clamp_data`: four values for each linear of each
@@ -75,17 +75,17 @@ class ClippedLinear(BoundedLinear):
 
 @dataclass(frozen=True, kw_only=True)
 class Gemma4VisionLayerOptions(VisionLayerOptions):
-    bound_count: int  # see `ClippedLinear`
+    bound_count: int  # see `Gemma4Linear`
 
 
 class Gemma4PatchAttention(PatchAttention):
     """Attention with norms of each head; the values' norm has no weights."""
 
     options: Gemma4VisionLayerOptions
-    query: ClippedLinear = weight("attn_q", "hidden_size", "hidden_size")
-    key: ClippedLinear = weight("attn_k", "hidden_size", "hidden_size")
-    value: ClippedLinear = weight("attn_v", "hidden_size", "hidden_size")
-    output: ClippedLinear = weight("attn_out", "hidden_size", "hidden_size")
+    query: Gemma4Linear = weight("attn_q", "hidden_size", "hidden_size")
+    key: Gemma4Linear = weight("attn_k", "hidden_size", "hidden_size")
+    value: Gemma4Linear = weight("attn_v", "hidden_size", "hidden_size")
+    output: Gemma4Linear = weight("attn_out", "hidden_size", "hidden_size")
     query_norm: RMSNorm = weight("attn_q_norm", "head_dim")
     key_norm: RMSNorm = weight("attn_k_norm", "head_dim")
 
@@ -113,9 +113,9 @@ class Gemma4PatchAttention(PatchAttention):
 
 class ClippedFeedForward(Module):
     options: Gemma4VisionLayerOptions
-    gate: ClippedLinear = weight("ffn_gate", "feed_forward_size", "hidden_size")
-    up: ClippedLinear = weight("ffn_up", "feed_forward_size", "hidden_size")
-    down: ClippedLinear = weight("ffn_down", "hidden_size", "feed_forward_size")
+    gate: Gemma4Linear = weight("ffn_gate", "feed_forward_size", "hidden_size")
+    up: Gemma4Linear = weight("ffn_up", "feed_forward_size", "hidden_size")
+    down: Gemma4Linear = weight("ffn_down", "hidden_size", "feed_forward_size")
 
     def forward(self, x: Array) -> Array:
         return self.down(self.ops.geglu(self.gate(x), self.up(x)))
@@ -181,7 +181,7 @@ class Gemma4Vision(VisionTower):
     layers: Sequence[SandwichLayer] = blocks("v.blk")
     bias: Array | None = weight("v.std_bias", "hidden_size", optional=True)
     scale: Array | None = weight("v.std_scale", "hidden_size", optional=True)
-    projection: ClippedLinear = weight("mm.input_projection", "text_size", "hidden_size")
+    projection: Gemma4Linear = weight("mm.input_projection", "text_size", "hidden_size")
 
     @classmethod
     def read_options(cls, file: GGUFFile, text_size: int) -> Gemma4VisionOptions:
@@ -298,7 +298,7 @@ def _bound_count(file: GGUFFile, layers: int) -> int:
     tensor = file.tensors.get("v.clamp_data")
     if tensor is None:
         return 0
-    expected = 4 * (layers * len(ClippedLinear.in_layer) + 1)
+    expected = 4 * (layers * len(Gemma4Linear.in_layer) + 1)
     if tensor.shape != (expected,):
         raise ModelError(f"{file.path}: tensor 'v.clamp_data' should have {expected} values")
     return expected

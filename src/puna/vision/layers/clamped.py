@@ -16,7 +16,7 @@ from puna.ops import Array
 BOUNDS: Final = ("input_min", "input_max", "output_min", "output_max")
 
 
-class BoundedLinear(Linear):
+class ClampedLinear(Linear):
     """Linear whose inputs and outputs are clamped, if the file has bounds beside its weight."""
 
     bounds: tuple[float, ...] = (-math.inf, math.inf, -math.inf, math.inf)
