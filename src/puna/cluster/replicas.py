@@ -590,36 +590,44 @@ class Replicas:
         self._lose(replica)
 
     async def _watch(self, replica: Replica) -> None:
-        """Watch how a replica is, what it remembers, and whether it is still needed, until it is dead."""
-        silence_s = min(_SILENCE_S, self._cluster.step_timeout_s)
+        """Check at intervals how a replica is and whether it is still needed, until it is dead."""
+        step_s = self._cluster.step_timeout_s
+        silence_s = min(_SILENCE_S, step_s)
         while replica in self._replicas and not self._closed:
             await asyncio.sleep(_HEARTBEAT_S)
             try:
-                replica.pong = await replica.client.ping(silence_s)
-                replica.process.memory_bytes = replica.pong.memory_bytes
-                for stage in replica.stages:
-                    stage.pong = await stage.client.ping(silence_s)
-                    stage.process.memory_bytes = stage.pong.memory_bytes
-                if len(self._replicas) > 1:
-                    async with asyncio.timeout(silence_s):
-                        await self._learn(replica)
+                pong = await self._check(replica, silence_s)
             except (RunnerError, TimeoutError):
                 replica.kill(f"it did not answer for {silence_s:g} s")
                 return
             if not replica.alive:
                 return
-            if replica.pong is not None and replica.pong.step_age_s > self._cluster.step_timeout_s:
-                replica.kill(
-                    f"a step took longer than {self._cluster.step_timeout_s:g} s (PUNA_STEP_TIMEOUT)"
-                )
-            least, most = self.bounds
-            if len(self._usable) < least:
-                self._grow_soon()
-            idle_s = time.monotonic() - replica.idle_since_s
-            needed = least if idle_s > self._cluster.keep_alive_s else most
-            surplus = len(self._usable) > needed
-            if not replica.users and (surplus or replica.draining):  # as after a drain that was given up
-                self._end(replica)
+            if pong.step_age_s > step_s:
+                replica.kill(f"a step took longer than {step_s:g} s (PUNA_STEP_TIMEOUT)")
+            self._fit_number(replica)
+
+    async def _check(self, replica: Replica, patience_s: float) -> Pong:
+        """Learn how a replica is and what it remembers. Raises `RunnerError` and `TimeoutError`."""
+        replica.pong = pong = await replica.client.ping(patience_s)
+        replica.process.memory_bytes = pong.memory_bytes
+        for stage in replica.stages:
+            stage.pong = await stage.client.ping(patience_s)
+            stage.process.memory_bytes = stage.pong.memory_bytes
+        if len(self._replicas) > 1:
+            async with asyncio.timeout(patience_s):
+                await self._learn(replica)
+        return pong
+
+    def _fit_number(self, replica: Replica) -> None:
+        """Load another replica if there are too few, or end this one if it is idle and there are too many."""
+        least, most = self.bounds
+        if len(self._usable) < least:
+            self._grow_soon()
+        idle_s = time.monotonic() - replica.idle_since_s
+        needed = least if idle_s > self._cluster.keep_alive_s else most
+        surplus = len(self._usable) > needed
+        if not replica.users and (surplus or replica.draining):  # as after a drain that was given up
+            self._end(replica)
 
     async def _learn(self, replica: Replica) -> None:
         """Tell the router what a replica remembers by now."""
