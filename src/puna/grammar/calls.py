@@ -12,6 +12,7 @@ from puna.chat.answers.family import Reading
 from puna.chat.answers.parts import Form, ParameterForm
 from puna.chat.answers.tools import Tool, dumps, has_type
 from puna.errors import RequestError, shown
+from puna.grammar.call_names import Names
 from puna.grammar.diagnosis import GUIDANCE, check_parts, check_patterns, check_terminal
 from puna.grammar.keywords import CONSTRAINING, kept
 from puna.grammar.schema import checked_schema
@@ -45,7 +46,7 @@ def calls_grammar(reading: Reading, spell: Spell) -> str:
     syntax, tools = reading.family.calls, _chosen(reading)
     if syntax is None:
         raise RequestError("this model's template has no place for tools: it cannot be made to call one")
-    writer = _Writer(syntax.form, spell)
+    writer = _Writer(syntax.form, spell, Names(reading, syntax.form))
     writer.write(reading, tools, syntax.openings)
     return "\n".join([f"start: {writer.start}", *writer.rules, r"ANY: /(?s:.*)/", ""])
 
@@ -81,6 +82,7 @@ def _chosen(reading: Reading) -> list[Tool]:
 class _Writer:
     form: Form
     spell: Spell
+    names: Names
     start: str = ""
     rules: list[str] = field(default_factory=list)
     #: Rules of objects and lists by their elements, by the identity of the schema, which is kept alive.
@@ -137,9 +139,7 @@ class _Writer:
 
     def _tool(self, number: int, tool: Tool) -> None:
         form = self.form
-        name = tool.name
-        if '"' in form.before[-1:]:
-            name = json.dumps(name, ensure_ascii=False)[1:-1]
+        name = self.names.of_tool(tool.name)
         with _of_tool(tool):
             check_patterns(checked_schema(dict(tool.parameters)).patterns)
             if form.parameters is None:
@@ -167,6 +167,8 @@ class _Writer:
             for name, part in properties.items()
             if name in required or (part is not False and _branches(tool, part, _place(place, name)))
         ]
+        for name in names:
+            self.names.check_parameter(name, place)
         between = self._spelled(form.between)
         # From the last parameter backwards: the rule if none was written before, and if some were.
         none, some = '""', '""'

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from typing import Any
 
 import jsonschema
@@ -171,6 +172,41 @@ def test_texts_that_cannot_be_written_verbatim_are_refused(
 def test_large_lengths_are_accepted_if_they_take_no_work(grammars: Grammars, bound: dict[str, Any]) -> None:
     given = tool("f", ["a"], a={"type": "string", **bound})
     grammars.constraint_of(None, forced("qwen3-coder", tools=tools_of([given])))
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "parameter"),
+    [
+        ("qwen3-coder", "f", "a>b"),
+        ("qwen3-coder", "f>", "a"),
+        ("glm", "f", " a"),
+        ("glm", "f", ""),
+        ("deepseek-v3.2", 'f"', "a"),
+        ("minimax-m3", "f", "/a"),
+        ("gemma4", "f", '"a"'),
+        ("lfm2", "f(", "a"),
+        ("mistral", "f{", "a"),
+        ("harmony", "f g", "a"),
+        ("functionary", "all", "a"),
+        ("functionary", "f\ng", "a"),
+    ],
+)
+def test_names_that_would_be_read_as_others_are_refused(
+    grammars: Grammars, family: str, name: str, parameter: str
+) -> None:
+    wrong = f"the tool name {name!r}" if parameter == "a" else f"the parameter name {parameter!r}"
+    given = tools_of([tool(name, [parameter], **{parameter: {"type": "integer"}})])
+    with pytest.raises(RequestError, match=re.escape(wrong) + ".* is not supported in calls of this"):
+        grammars.constraint_of(None, forced(family, tools=given))
+
+
+@pytest.mark.parametrize(
+    ("name", "parameter"), [("3d/é", "xml:lang"), ("f.g", "filter[name]"), ("$f", "x=1,y"), ("f", "@ id")]
+)
+@pytest.mark.parametrize("family", CALLING)
+def test_unusual_names_are_written_and_read(family: str, name: str, parameter: str) -> None:
+    given = tool(name, [parameter], **{parameter: {"type": "integer", "maximum": 9}})
+    check(forced(family, tools=tools_of([given]), parallel=False), range(2))
 
 
 def test_the_grammar_of_all_tools_has_a_limit(grammars: Grammars) -> None:

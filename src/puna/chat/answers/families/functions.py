@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,6 +27,8 @@ _WORDS: Final = {
     **dict.fromkeys(("False", "false"), "false"),
     **dict.fromkeys(("None", "null", "none"), "null"),
 }
+#: Characters that keys without quotes have only if the tool's parameters do.
+_NOT_IN_KEYS: Final = "\n,{}[]()"
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "0": "\0", "\n": ""}
 _CODES: Final = {"x": 2, "u": 4, "U": 8}
 
@@ -83,7 +85,7 @@ def pythonic_call(answer: Answer, *, known_only: bool = False, suffix: str = "")
     if suffix and not name.endswith(suffix):
         raise BrokenError
     name = name.removesuffix(suffix)
-    if not _NAME.fullmatch(name) or (known_only and name not in answer.tools):
+    if name not in answer.tools and (known_only or not _NAME.fullmatch(name)):
         raise BrokenError
     yield from _arguments(answer, name, "=", ")")
 
@@ -95,7 +97,10 @@ def _arguments(answer: Answer, name: str, pair: str, closing: str) -> Steps[None
     yield from reader.space()
     answer.argue("{")
     notation = PYTHON if pair == "=" else GEMMA
-    yield from copy_members(reader, notation, answer.argue, pair, closing)
+    unusual = [
+        key for key in answer.tool(name).properties if any(mark in key for mark in pair + _NOT_IN_KEYS)
+    ]
+    yield from copy_members(reader, notation, answer.argue, pair, closing, unusual)
     answer.argue("}")
     answer.end_call()
 
@@ -119,7 +124,7 @@ class GemmaCalls(Syntax):
         yield from reader.space()
         yield from reader.expect("call:")
         name = (yield from reader.before("{", most=MAX_NAME)).strip()
-        if not _NAME.fullmatch(name):
+        if name not in answer.tools and not _NAME.fullmatch(name):
             raise BrokenError
         yield from _arguments(answer, name, ":", "}")
         yield from skip_closing(answer, self.closing)
@@ -264,21 +269,34 @@ def _copy_object(reader: Reader, notation: Notation, out: Out, depth: int) -> St
     reader.take(1)
     out("{")
     yield from reader.space()
-    yield from copy_members(reader, notation, out, ":", "}", depth)
+    yield from copy_members(reader, notation, out, ":", "}", depth=depth)
     out("}")
 
 
 def copy_members(
-    reader: Reader, notation: Notation, out: Out, pair: str, closing: str, depth: int = 0
+    reader: Reader,
+    notation: Notation,
+    out: Out,
+    pair: str,
+    closing: str,
+    unusual: Sequence[str] = (),
+    *,
+    depth: int = 0,
 ) -> Steps[None]:
-    """Read the members of an object or a call, and `closing`; give them to `out` as JSON."""
+    """Read the members of an object or a call, and `closing`; give them to `out` as JSON.
+
+    `unusual` are keys that may have characters with which keys without quotes would otherwise end or break.
+    """
+    whole = [key + pair for key in unusual]
     first = True
     while not (yield from reader.skip(closing)):
         if not first:
             out(", ")
-        if pair == "=" or (notation.bare_keys and not (yield from reader.comes(*notation.quotes))):
+        if found := (yield from reader.comes(*whole)):
+            out(_quoted(reader.take(len(found)).removesuffix(pair)))
+        elif pair == "=" or (notation.bare_keys and not (yield from reader.comes(*notation.quotes))):
             key = (yield from reader.before(pair, most=256)).strip()
-            if not key or any(mark in key for mark in "\n,{}[]()"):
+            if not key or any(mark in key for mark in _NOT_IN_KEYS):
                 raise BrokenError
             out(_quoted(key))
         else:
