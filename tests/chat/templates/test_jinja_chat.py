@@ -23,7 +23,8 @@ def test_messages_reach_the_template_in_hugging_faces_shape() -> None:
         {"role": "tool", "content": "r", "tool_name": "f", "tool_call_id": "c1"},
     ]  # fmt: skip
     assert JinjaFormat(DUMP).render(chat) == (
-        '[{"role": "assistant", "content": "", "reasoning_content": "hm", "thinking": "hm", "tool_calls": '
+        '[{"role": "assistant", "content": "", "reasoning_content": "hm", "reasoning": "hm", '
+        '"thinking": "hm", "tool_calls": '
         '[{"id": "c1", "type": "function", "function": {"name": "f", "arguments": {"x": 1}}}]}, '
         '{"role": "tool", "content": "r", "name": "f", "tool_call_id": "c1"}]'
     )
@@ -59,6 +60,21 @@ def test_a_template_gets_the_nearest_level_that_it_accepts(accepted: list[str], 
     )
     asked: list[Any] = [False, True, "low", "high", "max"]
     assert [form.render([USER], think=think) for think in asked] == levels
+    assert form.render([USER]) == "-"
+
+
+@pytest.mark.parametrize(
+    ("condition", "level"),
+    [
+        ('reasoning_effort | lower == "none"', "none"),
+        ('reasoning_effort in ["low", "minimal"]', "minimal"),
+        ('reasoning_effort not in ("no_think", "none")', "no_think"),
+        ('reasoning_effort == "high"', "-"),
+    ],
+)
+def test_without_thinking_a_template_gets_the_level_that_it_tells_apart(condition: str, level: str) -> None:
+    form = JinjaFormat(f"{{% if {condition} %}}{{% endif %}}{{{{ reasoning_effort | default('-') }}}}")
+    assert form.render([USER], think=False) == level
     assert form.render([USER]) == "-"
 
 

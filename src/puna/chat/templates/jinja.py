@@ -6,7 +6,7 @@ import functools
 import json
 import traceback
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import cached_property, lru_cache
 from typing import Any, Final, NoReturn
@@ -271,6 +271,7 @@ class JinjaTemplate:
             raise TemplateError(f"template error: longer than {MAX_TEMPLATE_CHARACTERS} characters")
         self._read: set[str] = set()
         self._accepted: dict[str, tuple[str, ...]] = {}
+        self._compared: dict[str, set[str]] = {}
         self._literals: list[str] = []
         try:
             self.tree = _environment().parse(text)
@@ -296,12 +297,8 @@ class JinjaTemplate:
             match node:
                 case jinja2.nodes.Name(name=name, ctx="load"):
                     self._read.add(name)
-                case jinja2.nodes.Compare(
-                    expr=jinja2.nodes.Name(name=name),
-                    ops=[jinja2.nodes.Operand(op="notin", expr=jinja2.nodes.List(items=items))],
-                ):
-                    values = (item.value for item in items if isinstance(item, jinja2.nodes.Const))
-                    self._accepted[name] = tuple(value for value in values if isinstance(value, str))
+                case jinja2.nodes.Compare():
+                    self._look_at_comparison(node)
                 case jinja2.nodes.TemplateData(data=text) | jinja2.nodes.Const(value=str() as text):
                     self._literals.append(text)
                 case jinja2.nodes.If() | jinja2.nodes.CondExpr():
@@ -311,6 +308,22 @@ class JinjaTemplate:
                 case jinja2.nodes.Test(name=name) if not guarded and name not in _environment().tests:
                     raise jinja2.exceptions.TemplateAssertionError(f"No test named {name!r}.", node.lineno)
             pending += [(child, depth + 1, guarded) for child in reversed([*node.iter_child_nodes()])]
+
+    def _look_at_comparison(self, node: jinja2.nodes.Compare) -> None:
+        """Collect the texts with which a variable, perhaps filtered, is compared."""
+        compared = node.expr
+        while isinstance(compared, jinja2.nodes.Filter) and compared.node is not None:
+            compared = compared.node
+        if not isinstance(compared, jinja2.nodes.Name):
+            return
+        for operand in node.ops:
+            listed = isinstance(operand.expr, jinja2.nodes.List | jinja2.nodes.Tuple)
+            items = operand.expr.iter_child_nodes() if listed else [operand.expr]
+            values = (item.value for item in items if isinstance(item, jinja2.nodes.Const))
+            texts = tuple(value for value in values if isinstance(value, str))
+            self._compared.setdefault(compared.name, set()).update(texts)
+            if operand.op == "notin" and listed:
+                self._accepted[compared.name] = texts
 
     def reads(self, name: str) -> bool:
         """Return whether the template reads the variable `name` anywhere."""
@@ -322,6 +335,10 @@ class JinjaTemplate:
         Templates mostly refuse other values.
         """
         return self._accepted.get(name, ())
+
+    def compared(self, name: str) -> Collection[str]:
+        """Return the texts with which the template compares the variable `name` anywhere."""
+        return self._compared.get(name, ())
 
     def literal(self, text: str) -> bool:
         """Return whether `text` occurs in the template's literal text or string constants."""

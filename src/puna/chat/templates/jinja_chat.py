@@ -7,7 +7,7 @@ import json
 import re
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -77,9 +77,9 @@ _THINKING_TAGS = (
 _SUFFIXED: Final = "</think{}>"
 _SUFFIX: Final = ":opensource"
 
-#: Levels of thinking that templates name, from the least to the most, and names of none.
+#: Levels of thinking that templates name, from the least to the most, and those that mean none.
 _LEVELS: Final = ("minimal", "low", "medium", "high", "xhigh", "max")
-_NO_LEVELS: Final = ("no_think", "none")
+_NO_LEVELS: Final = ("no_think", "none", "minimal")
 
 #: Matches templates that recognise calls by missing content, to which "" would be an empty answer.
 _NO_CONTENT: Final = re.compile(r"""\bcontent(["']\])? is (not )?none\s*-?%}""")
@@ -94,7 +94,7 @@ _RESULTS_WITHIN: Final = re.compile(r"""[.\["'(]tool_responses\b""")
 _TYPES: Final = ("string", "number", "integer", "boolean", "array", "object")
 
 #: Names under which templates look for thinking.
-_THINKING: Final = ("reasoning_content", "thinking")
+_THINKING: Final = ("reasoning_content", "reasoning", "thinking")
 
 #: Characters of a tool call's id, for templates that insist on a length.
 _SHORT_ID: Final = 9
@@ -181,7 +181,7 @@ def _message(message: Message, nothing: str | None) -> dict[str, Any]:
     content = message.content or (nothing if message.tool_calls else "")
     value: dict[str, Any] = {"role": message.role, "content": content}
     if message.thinking:
-        value |= {"reasoning_content": message.thinking, "thinking": message.thinking}
+        value |= dict.fromkeys(_THINKING, message.thinking)
     if message.tool_calls:
         value["tool_calls"] = [_call(call) for call in message.tool_calls]
     if message.tool_name:
@@ -617,7 +617,7 @@ class JinjaFormat(ChatFormat):
 
         def attempt(form: Chat, tools: Tools) -> str:
             variables: dict[str, Any] = {
-                **_think_values(think, template.accepted("reasoning_effort")),
+                **_think_values(think, template),
                 **(values or {}),
                 **self._tokens.spellings,
                 "messages": form,
@@ -644,14 +644,11 @@ def _is_continued(message: Mapping[str, Any]) -> bool:
     return message["role"] == "assistant" and bool(message["content"]) and "tool_calls" not in message
 
 
-def _think_values(think: Think, levels: Collection[str] = ()) -> dict[str, Any]:
-    """Return the switches that templates read; none if the template is to decide.
-
-    `levels` are the values of `reasoning_effort` that the template accepts; empty for any.
-    """
+def _think_values(think: Think, template: JinjaTemplate) -> dict[str, Any]:
+    """Return the switches that templates read; none if the template is to decide."""
     if think is None:
         return {}
-    level = _level(think, levels)
+    level = _level(think, template)
     return {
         "enable_thinking": bool(think),
         "thinking": bool(think),
@@ -661,13 +658,15 @@ def _think_values(think: Think, levels: Collection[str] = ()) -> dict[str, Any]:
     }
 
 
-def _level(think: Think, levels: Collection[str]) -> str:
-    """Return the level of `think`, or of the accepted `levels` the next higher one, else the highest.
+def _level(think: Think, template: JinjaTemplate) -> str:
+    """Return the level of `think`, or of those that the template accepts the next higher, else the highest.
 
-    Without thinking, it is the level that stands for that; empty if there is none.
+    Without thinking, it is one that means none, if the template compares levels with it; else empty.
     """
     if not think:
-        return next((level for level in _NO_LEVELS if level in levels), "")
+        known = template.compared("reasoning_effort")
+        return next((level for level in _NO_LEVELS if level in known), "")
+    levels = template.accepted("reasoning_effort")
     level = think_level(think)
     known = [one for one in _LEVELS if one in levels]
     if level in levels or level not in _LEVELS or not known:
