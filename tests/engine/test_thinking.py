@@ -197,7 +197,7 @@ def test_a_tag_that_has_begun_is_completed_and_is_no_thought(tiny: LoadedModel) 
     assert (spoken.thinking.tokens, list(spoken.thinking.forced)) == (3, [])
 
 
-HARMONY, GLIMMER = FAMILIES["harmony"], FAMILIES["glimmer"]
+HARMONY, GLIMMER, SOLAR = FAMILIES["harmony"], FAMILIES["glimmer"], FAMILIES["solar-open"]
 OFFERED = tools_of(TOOLS)
 ANALYSIS, SELF = "<|channel|>analysis<|message|>", " to=self<|message|>"
 NEXT, FINAL = "<|end|><|start|>assistant", "<|end|><|start|>assistant<|channel|>final<|message|>"
@@ -215,6 +215,13 @@ NEXT, FINAL = "<|end|><|start|>assistant", "<|end|><|start|>assistant<|channel|>
             SELF,
             ["<|eom|><|start|>assistant", "<|eom|><|start|>assistant to=user<|message|>"],
         ),
+        (Reading(SOLAR), "<|think|>", ["<|end|><|begin|>assistant<|content|>"]),
+        (
+            Reading(SOLAR, tools=OFFERED),
+            "<|think|>",
+            ["<|end|><|begin|>assistant", "<|end|><|begin|>assistant<|content|>"],
+        ),
+        (Reading(SOLAR, tools=OFFERED, choice="required"), "<|think|>", ["<|end|><|begin|>assistant"]),
         (
             Reading(FAMILIES["gemma4"], Tags("<|channel>thought", "<channel|>")),
             "<|channel>thought",

@@ -12,7 +12,7 @@ import pytest
 
 from puna.chat.answers.family import Reading
 from puna.chat.answers.parts import Tags
-from puna.chat.answers.registry import PARSERS, PLAIN
+from puna.chat.answers.registry import FAMILIES, PARSERS, PLAIN
 from puna.chat.templates.messages import Chat, Message, Traits
 from puna.conversation.chat_model import reading_of
 from puna.gguf import open_gguf
@@ -76,6 +76,30 @@ def test_thinking_that_begins_without_a_tag_continues(
     assert constraint is not None
     assert say(constraint, tokenizer, f"hmm{reading.thinking.closing}\n[1]")
     assert constraint.finished
+
+
+@pytest.mark.parametrize(
+    ("family", "prompt", "before"),
+    [
+        (
+            "harmony",
+            "<|start|>assistant",
+            "<|channel|>analysis<|message|>hm<|start|>assistant<|channel|>final<|message|>",
+        ),
+        ("solar-open", "<|begin|>assistant", "<|think|>hm<|begin|>assistant<|content|>"),
+        ("solar-open", "<|begin|>assistant<|think|><|end|><|begin|>assistant", "<|content|>"),
+    ],
+)
+def test_an_answer_of_several_messages_has_the_format_in_the_last(
+    grammars: Grammars, tokenizer: Tokenizer, family: str, prompt: str, before: str
+) -> None:
+    # Without <|end|>, which ends whole answers of this tokenizer's model.
+    reading = Reading(FAMILIES[family], FAMILIES[family].thinking, prompt)
+    constraint = grammars.constraint_of(FORMAT, reading)
+    assert constraint is not None
+    assert say(constraint, tokenizer, f"{before}[1]")
+    assert constraint.finished
+    assert read(reading, [f"{before}[1]"]).text == "[1]"
 
 
 def test_nothing_but_the_answer_follows_thinking(grammars: Grammars, tokenizer: Tokenizer) -> None:

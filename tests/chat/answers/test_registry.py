@@ -108,6 +108,11 @@ def test_templates_of_hy_are_told_apart_by_suffix_and_separator(template: str, f
     assert family_of(template, calls=True).name == family
 
 
+def test_template_of_solar_open_is_told_by_the_tags_of_its_calls() -> None:
+    template = "<|tool_calls|><|tool_call:begin|>{id}<|tool_call:name|>{name}<|tool_call:args|>{arguments}"
+    assert family_of(template, calls=True).name == "solar-open"
+
+
 def test_parser_takes_precedence_over_template_and_template_over_architecture() -> None:
     assert family_by("lfm2", "hermes").name == "lfm2"
     assert family_by("nobody", "hermes").name == "hermes"

@@ -530,4 +530,38 @@ VECTORS = [
     Vector("harmony", "<|start|>assistant to=functions.get_time<|channel|>analysis json<|message|>", [TIME]),
     Vector("harmony", "lo", [], "lo", "", {"prompt": "<|start|>assistant<|channel|>final<|message|>Hel"}),
     Vector("harmony", "Plain text", [], "Plain text"),
+    # --- Solar Open
+    Vector(
+        "solar-open",
+        "<|think|>Hm.<|end|><|begin|>assistant<|content|>Hello <|x|>",
+        [],
+        "Hello <|x|>",
+        "Hm.",
+    ),
+    Vector(
+        "solar-open",
+        "<|think|>Hm.<|end|><|begin|>assistant<|content|>I look.<|end|><|begin|>assistant<|tool_calls|>"
+        '<|tool_call:begin|>k3v8x0q1zz<|tool_call:name|>get_weather<|tool_call:args|>{"city": "Paris"}<|tool_call:end|>'
+        "<|tool_call:begin|>a<|tool_call:name|>get_time<|tool_call:args|>{}<|tool_call:end|><|calls|>",
+        [PARIS, TIME],
+        "I look.",
+        "Hm.",
+    ),
+    Vector(
+        "solar-open",
+        "Let me see.<|flush|><|tool_calls|><|tool_call:begin|><|tool_call:name|>get_time<|tool_call:args|>{}<|tool_call:end|>",
+        [TIME],
+        "Let me see.",
+        "",
+        {"prompt": "<|begin|>assistant<|think|><|end|><|begin|>assistant<|content|>"},
+    ),
+    Vector(
+        "solar-open",
+        "Hm.<|end|><|begin|>assistant<|tool_calls|><|tool_call:begin|>0<|tool_call:name|>get_time<|tool_call:args|>{}",
+        [TIME],
+        "",
+        "Hm.",
+        {"prompt": "<|begin|>assistant<|think|>"},
+    ),
+    Vector("solar-open", "<|content|>Hello<|flush|>", [], "Hello"),
 ]

@@ -21,6 +21,7 @@ from puna.chat.answers.families.named_json import (
     NamedJson,
 )
 from puna.chat.answers.families.parameters import CODER, GLM, ParameterCalls, TaggedCalls
+from puna.chat.answers.families.solar import SolarOpen
 from puna.chat.answers.family import AnswerFamily
 from puna.chat.answers.parts import Tags
 from puna.errors import RequestError, shown
@@ -94,6 +95,7 @@ FAMILIES: Final = {
         TEMPLATE,
         Harmony("harmony"),
         Glimmer("glimmer", GlimmerCalls()),
+        SolarOpen("solar-open"),
         AnswerFamily("hermes", TaggedCalls()),
         AnswerFamily("qwen3", TaggedCalls(), calls_end_thinking=True),
         AnswerFamily("qwen3-coder", TaggedCalls(CODER)),
@@ -184,6 +186,7 @@ class _Mark:
 _MARKS: Final = (
     _Mark("harmony", ("<|channel|>", "<|message|>", "<|start|>")),
     _Mark("glimmer", ("<atem:function_calls>", "<|message|>")),
+    _Mark("solar-open", ("<|tool_call:begin|>", "<|tool_call:args|>")),
     _Mark("deepseek-v4", ("DSML", "tool_calls>"), ("function_calls>",)),
     _Mark("deepseek-v3.2", ("DSML", "function_calls>")),
     _Mark("deepseek-v3", ("<｜tool▁calls▁begin｜>", "```json")),
