@@ -78,6 +78,29 @@ def test_without_thinking_a_template_gets_the_level_that_it_tells_apart(conditio
     assert form.render([USER]) == "-"
 
 
+def test_a_template_gets_the_switches_of_cohere_and_seed() -> None:
+    form = JinjaFormat("{{ reasoning | default('-') }} {{ thinking_budget | default('-') }}")
+    said = {think: form.render([USER], think=think) for think in (None, False, True, "low")}
+    assert said == {None: "- -", False: "False 0", True: "True -", "low": "True -"}
+
+
+def test_a_template_that_is_told_in_words_not_to_think_gets_them() -> None:
+    template = (
+        "{% set thinks = namespace(on=true) %}{% for m in messages %}{% if m.role == 'system' %}"
+        "{% set thinks.on = '/no_think' not in m.content %}"
+        "{{ m.content.replace('/no_think', '').strip() ~ ';' }}"
+        "{% else %}{{ m.content }}{% endif %}{% endfor %}{{ '<think>' if thinks.on else '<think></think>' }}"
+    )
+    form = JinjaFormat(template)
+    system, user = {"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}
+    assert form.render([system, user], think=False) == "Be brief.;Hello<think></think>"
+    assert form.render([user], think=False) == ";Hello<think></think>"
+    for think in (None, True):
+        assert form.render([system, user], think=think) == "Be brief.;Hello<think>"
+    switched = JinjaFormat(template + "{{ enable_thinking | default('') }}")  # a variable decides
+    assert switched.render([user], think=False) == "Hello<think>False"
+
+
 def test_a_template_with_modes_of_thinking_gets_one() -> None:
     form = JinjaFormat("{{ thinking_mode | default('-') }}")
     modes = {None: "-", False: "disabled", True: "adaptive", "low": "enabled"}

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
+import msgspec
 from jinja2 import nodes
 
 from puna.chat.answers.family import tags_around
@@ -80,6 +81,9 @@ _SUFFIX: Final = ":opensource"
 #: Levels of thinking that templates name, from the least to the most, and those that mean none.
 _LEVELS: Final = ("minimal", "low", "medium", "high", "xhigh", "max")
 _NO_LEVELS: Final = ("no_think", "none", "minimal")
+
+#: Word that stops thinking if the system message has it, in templates without a variable for that.
+_NO_THINK: Final = "/no_think"
 
 #: Matches templates that recognise calls by missing content, to which "" would be an empty answer.
 _NO_CONTENT: Final = re.compile(r"""\bcontent(["']\])? is (not )?none\s*-?%}""")
@@ -599,6 +603,22 @@ class JinjaFormat(ChatFormat):
             calls=self.traits.takes_tools,
         )
 
+    @cached_property
+    def _is_told_in_words(self) -> bool:
+        """Whether only a word in the system message stops thinking, as in Nemotron's templates."""
+        if not self._template.literal(_NO_THINK):
+            return False
+        probe = [{"role": "user", "content": "probe asks"}]
+        given = {**self._tokens.spellings, "messages": probe, "tools": None, "add_generation_prompt": True}
+        try:
+            texts = {
+                self._template.render({**_think_values(think, self._template), **given})
+                for think in (False, True)
+            }
+        except TemplateError:
+            return False
+        return len(texts) == 1
+
     def _written(
         self,
         messages: Sequence[Message],
@@ -610,6 +630,8 @@ class JinjaFormat(ChatFormat):
         add_generation_prompt: bool = True,
     ) -> str:
         """Return the prompt, with system messages where the template puts them."""
+        if think is not None and not think and self._is_told_in_words:
+            messages = _told_not_to_think(messages)
         chat = self.wording.chat(messages)
         given_tools = [dict(tool) for tool in tools or ()] or None
         template = self._with_tools if given_tools and self._with_tools else self._template
@@ -644,6 +666,13 @@ def _is_continued(message: Mapping[str, Any]) -> bool:
     return message["role"] == "assistant" and bool(message["content"]) and "tool_calls" not in message
 
 
+def _told_not_to_think(messages: Sequence[Message]) -> list[Message]:
+    instructed = bool(messages) and messages[0].role == "system"
+    first = messages[0] if instructed else Message(role="system")
+    told = msgspec.structs.replace(first, content=f"{first.content}\n{_NO_THINK}".strip())
+    return [told, *(messages[1:] if instructed else messages)]
+
+
 def _think_values(think: Think, template: JinjaTemplate) -> dict[str, Any]:
     """Return the switches that templates read; none if the template is to decide."""
     if think is None:
@@ -652,9 +681,11 @@ def _think_values(think: Think, template: JinjaTemplate) -> dict[str, Any]:
     return {
         "enable_thinking": bool(think),
         "thinking": bool(think),
+        "reasoning": bool(think),
         # MiniMax M3 decides for itself by default.
         "thinking_mode": "enabled" if isinstance(think, str) else "adaptive" if think else "disabled",
         **({"reasoning_effort": level} if level else {}),
+        **({} if think else {"thinking_budget": 0}),  # Seed-OSS
     }
 
 
