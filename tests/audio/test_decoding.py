@@ -109,6 +109,10 @@ BAD = {
     "slow": (wrong_header(24, struct.pack("<I", 100)), "has 100 samples a second, and 4000 to 192000"),
     "fast": (wrong_header(24, struct.pack("<I", 2**31 - 1)), "has 2147483647 samples a second"),
     "not numbers": (file_of(tone(0.1) * np.nan, format="WAV", subtype="FLOAT"), "samples that are not numb"),
+    "too large": (
+        file_of(tone(0.1, rate=22_050) * 1e38, 22_050, "WAV", "FLOAT"),
+        "beyond 16,777,216 times full scale",
+    ),
     "junk like mp3": (b"\xff\xfb\x90" + bytes(1000), "damaged"),
 }
 

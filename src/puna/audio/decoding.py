@@ -27,6 +27,8 @@ _FORMATS: Final = frozenset({"WAV", "WAVEX", "RF64", "FLAC", "OGG", "MP3"})
 _VALUES: Final = 1 << 18
 #: A lossy format may end up to this much before the length in its header, which counts its last frame whole.
 _SHORTER_S: Final = 0.5
+#: Largest sample, where full scale is 1; sums of much larger ones are no numbers any more.
+_LARGEST: Final = 1 << 24
 
 
 def decode(data: bytes, limits: AudioLimits) -> Iterator[NDArray[np.float32]]:
@@ -107,8 +109,8 @@ def _mono(file: SoundFile, limits: AudioLimits) -> Iterator[NDArray[np.float32]]
         if count > most:
             raise _too_long(limits)
         samples = np.einsum("fc,c->f", read, weights)  # BLAS would need memory of its own
-        if not np.isfinite(samples).all():
-            raise AudioError("has samples that are not numbers")
+        if not (np.abs(samples) <= _LARGEST).all():
+            raise AudioError(f"has samples that are not numbers, or beyond {_LARGEST:,} times full scale")
         yield samples
     missing = file.frames - count if _has_length(file) else 0
     if missing > _SHORTER_S * file.samplerate:

@@ -45,7 +45,10 @@ _SIDES = (1, 2, 3, 7, 28, 55, 56, 57, 224, 500, 1000, 3000, 100_000)
 _TOWERS: tuple[tuple[Any, dict[str, Any]], ...] = (
     (
         DeepSeekOcrVision,
-        {"whole_size": 1024, "tile_size": 640, "tile_side": 10, "whole_side": 16},
+        {
+            "whole_size": 1024, "tile_size": 640, "min_tiles": 2, "max_tiles": 9, "tile_side": 10,
+            "whole_side": 16,
+        },
     ),
     (Gemma3Vision, {"image_size": 896, "rows": 256}),
     (Idefics3Vision, {"image_size": 512, "longest_edge": 2048, "tile_rows": 64}),
