@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -11,6 +12,9 @@ from puna.chat.answers.family import AnswerParser, Reading
 from puna.chat.answers.parts import CallDelta, Form
 from puna.chat.answers.tools import Tool, dumps
 from puna.errors import RequestError, shown
+
+#: Writes a text of the markup in Lark, with its control tokens as tokens.
+Spell = Callable[[str], str]
 
 #: Names of parameters that every family's markup can hold.
 _PLAIN: Final = re.compile(r"[A-Za-z_]\w{0,63}", re.ASCII)
@@ -21,11 +25,12 @@ class Names:
     """The names in calls of `form`, most of which are written as they are.
 
     One that is not read as it is written, because it has a part of the markup, is refused: the call would be
-    another one.
+    another one. So is one with a control token, which might end the answer.
     """
 
     reading: Reading
     form: Form
+    spell: Spell
 
     def of_tool(self, name: str) -> str:
         """Return a tool's name as calls have it. Raises `RequestError` if they cannot."""
@@ -42,6 +47,8 @@ class Names:
 
     def _survives(self, tool: str, parameter: str | None = None) -> bool:
         """Return whether a call with these names is read as it is written."""
+        if any(self.spell(name) != json.dumps(name) for name in (tool, parameter) if name):
+            return False
         form, own = self.form, self.form.parameters
         arguments, given = ("{}" if own is None else ""), dict[str, str]()
         if own is not None and parameter is not None:

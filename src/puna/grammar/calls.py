@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -12,7 +12,7 @@ from puna.chat.answers.family import Reading
 from puna.chat.answers.parts import Form, ParameterForm
 from puna.chat.answers.tools import Tool, dumps, has_type
 from puna.errors import RequestError, shown
-from puna.grammar.call_names import Names
+from puna.grammar.call_names import Names, Spell
 from puna.grammar.diagnosis import GUIDANCE, check_parts, check_patterns, check_terminal
 from puna.grammar.keywords import CONSTRAINING, kept
 from puna.grammar.schema import checked_schema
@@ -34,9 +34,6 @@ _OF_ELEMENTS: Final = {
 #: Types of values that may have no elements, which do not tell them apart.
 _LOOK_ALIKE: Final = frozenset(("object", "array", "string"))
 
-#: Writes a text of the markup in Lark, with its control tokens as tokens.
-Spell = Callable[[str], str]
-
 
 def calls_grammar(reading: Reading, spell: Spell) -> str:
     """Return the Lark grammar of answers that call tools according to `reading.choice`.
@@ -46,7 +43,7 @@ def calls_grammar(reading: Reading, spell: Spell) -> str:
     syntax, tools = reading.family.calls, _chosen(reading)
     if syntax is None:
         raise RequestError("this model's template has no place for tools: it cannot be made to call one")
-    writer = _Writer(syntax.form, spell, Names(reading, syntax.form))
+    writer = _Writer(syntax.form, spell, Names(reading, syntax.form, spell))
     writer.write(reading, tools, syntax.openings)
     return "\n".join([f"start: {writer.start}", *writer.rules, r"ANY: /(?s:.*)/", ""])
 

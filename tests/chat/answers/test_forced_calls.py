@@ -18,6 +18,7 @@ from puna.chat.answers.tools import tools_of
 from puna.errors import RequestError
 from puna.grammar.calls import MAX_CALLS, calls_grammar
 from puna.grammar.compiled import Grammars
+from puna.tokenizer import Tokenizer
 from tests.chat.answers.reading import TOOLS, read, tool
 from tests.chat.answers.vectors import hy, m3
 
@@ -197,6 +198,14 @@ def test_names_that_would_be_read_as_others_are_refused(
     wrong = f"the tool name {name!r}" if parameter == "a" else f"the parameter name {parameter!r}"
     given = tools_of([tool(name, [parameter], **{parameter: {"type": "integer"}})])
     with pytest.raises(RequestError, match=re.escape(wrong) + ".* is not supported in calls of this"):
+        grammars.constraint_of(None, forced(family, tools=given))
+
+
+@pytest.mark.parametrize("family", ["hermes", "glm"])
+def test_names_with_control_tokens_are_refused(grammars: Grammars, tokenizer: Tokenizer, family: str) -> None:
+    end = tokenizer.piece(min(tokenizer.eos_ids)).decode()
+    given = tools_of([tool(f"f{end}")])
+    with pytest.raises(RequestError, match=r"the tool name .f<[|]end[|]>. is not supported"):
         grammars.constraint_of(None, forced(family, tools=given))
 
 
