@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import struct
 from collections.abc import Iterable, Sequence
@@ -169,8 +170,9 @@ def _change_type(dice: random.Random, model: Model) -> None:
     name = dice.choice(sorted(model.tensors))
     tensor = model.tensors[name]
     kind = dice.choice(list(GGMLType))
-    count = int(np.prod(tensor.shape))
-    size = kind.nbytes(count - count % kind.block_size)
+    count = math.prod(tensor.shape)
+    # An earlier change may have made the shape enormous.
+    size = min(kind.nbytes(count - count % kind.block_size), 32 * len(tensor.data))
     data = (tensor.data * (size // max(len(tensor.data), 1) + 1))[:size]
     model.tensors[name] = Tensor(tensor.shape, kind, data)
 
