@@ -53,8 +53,8 @@ MORE_TOOLS = [*TOOLS, {"type": "function", "function": {"name": "now", "descript
 DOCUMENTS = [{"title": "Foxes", "text": "They hunt at night."}, {"title": "Owls", "text": "So do they <b>."}]
 THINKS: list[tuple[Any, dict[str, Any]]] = [
     (None, {}),
-    (False, {"enable_thinking": False, "thinking": False}),
-    ("high", {"enable_thinking": True, "thinking": True, "reasoning_effort": "high"}),
+    (False, {**dict.fromkeys(("enable_thinking", "thinking", "reasoning"), False), "thinking_budget": 0}),
+    ("high", {"enable_thinking": True, "thinking": True, "reasoning": True, "reasoning_effort": "high"}),
 ]
 
 
