@@ -8,9 +8,7 @@ import re
 from typing import Any
 
 import jsonschema
-import numpy as np
 import pytest
-from llguidance import LLMatcher, LLTokenizer
 
 from puna.chat.answers.family import Reading
 from puna.chat.answers.registry import FAMILIES
@@ -19,11 +17,9 @@ from puna.errors import RequestError
 from puna.grammar.calls import MAX_CALLS, calls_grammar
 from puna.grammar.compiled import Grammars
 from puna.tokenizer import Tokenizer
+from tests.chat.answers.forcing import BYTES, CALLING, PROMPTS, check_arguments, matcher_of, said
 from tests.chat.answers.reading import TOOLS, read, tool
 from tests.chat.answers.vectors import hy, m3
-
-CALLING = [name for name, family in FAMILIES.items() if family.calls is not None]
-BYTES = LLTokenizer("byte")
 
 #: Schemas as people write them. Go templates show models neither patterns nor lengths nor formats.
 PARAMETERS: dict[str, Any] = {
@@ -51,23 +47,6 @@ RICH["function"]["parameters"]["$defs"] = {"R": {"type": "string", "const": "r/1
 GIVEN = [RICH, tool("get_time")]
 
 
-def said(grammar: str, dice: random.Random, most: int = 1500) -> str | None:
-    """Return an answer of random allowed bytes, preferring markup; None if it gets too long."""
-    matcher = LLMatcher(BYTES, LLMatcher.grammar_from_lark(grammar), log_level=0)
-    assert not matcher.is_error(), matcher.get_error()
-    text = b""
-    while not matcher.is_stopped() and len(text) < most:
-        if matcher.is_accepting() and dice.random() < 0.3:
-            break
-        mask = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
-        allowed = [int(byte) for byte in np.flatnonzero(mask) if byte < 256]
-        marks = [byte for byte in allowed if byte in b'</"\\}])>|n']
-        byte = dice.choice(marks if marks and dice.random() < 0.35 else allowed)
-        assert matcher.consume_token(byte)
-        text += bytes([byte])
-    return text.decode(errors="replace") if matcher.is_accepting() else None
-
-
 #: The same tool with all parameters whose values are bounded, each of them required.
 ENDING = {name: schema for name, schema in PARAMETERS.items() if name != "anything"}
 WHOLE = tool("get_weather", [*ENDING], **ENDING)
@@ -75,8 +54,7 @@ WHOLE["function"]["parameters"]["$defs"] = RICH["function"]["parameters"]["$defs
 
 
 def forced(family: str, **more: Any) -> Reading:
-    prompt = ">>>" if family == "functionary" else ""
-    options = {"tools": tools_of(GIVEN), "choice": "required", "prompt": prompt, **more}
+    options = {"tools": tools_of(GIVEN), "choice": "required", "prompt": PROMPTS.get(family, ""), **more}
     return Reading(FAMILIES[family], **options)
 
 
@@ -88,9 +66,7 @@ def check(how: Reading, seeds: range) -> None:
         found = read(how, [text])
         assert found.calls, text
         assert not found.text, text
-        for name, arguments in found.calls:
-            checker = jsonschema.FormatChecker()
-            jsonschema.validate(json.loads(arguments), how.tools[name].parameters, format_checker=checker)
+        check_arguments(how, found)
 
 
 @pytest.mark.parametrize("family", CALLING)
@@ -115,7 +91,7 @@ def test_a_strict_answer_is_text_or_valid_calls(family: str) -> None:
             assert isinstance(json.loads(arguments), dict)
     for call in (said(calls_grammar(forced(family), json.dumps), random.Random(seed)) for seed in range(1)):
         if call is not None:  # a call is forced in other tests and only allowed here
-            matcher = LLMatcher(BYTES, LLMatcher.grammar_from_lark(grammar), log_level=0)
+            matcher = matcher_of(grammar)
             data = BYTES.tokenize_bytes(call.encode())
             assert matcher.try_consume_tokens(data) == len(data), call
 
@@ -226,7 +202,7 @@ def test_the_grammar_of_all_tools_has_a_limit(grammars: Grammars) -> None:
 
 def test_number_of_forced_calls_is_limited() -> None:
     grammar = calls_grammar(forced("hermes", tools=tools_of([tool("f")])), json.dumps)
-    matcher = LLMatcher(BYTES, LLMatcher.grammar_from_lark(grammar), log_level=0)
+    matcher = matcher_of(grammar)
     one = BYTES.tokenize_str('<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>')
     for _ in range(MAX_CALLS):
         assert matcher.try_consume_tokens(one) == len(one)
@@ -250,7 +226,7 @@ def test_a_schema_repeated_in_unions_is_read_once() -> None:
     assert tools["f"].types_of(tools["f"].properties["a"]) == ["string", "null"]
     assert tools["f"].types_of(tools["f"].properties["b"]) == ["integer"]
     grammar = calls_grammar(forced("qwen3-coder", tools=tools), json.dumps)
-    assert not LLMatcher(BYTES, LLMatcher.grammar_from_lark(grammar), log_level=0).is_error()
+    assert not matcher_of(grammar).is_error()
 
 
 def test_a_union_of_only_itself_is_refused() -> None:
@@ -264,7 +240,7 @@ def follows(family: str, parameters: dict[str, Any], value: str) -> bool:
     """Return whether a model may write `value`, up to the closing tag, as the parameter `a`."""
     tools = tools_of([{"function": {"name": "f", "parameters": parameters}}])
     grammar = calls_grammar(forced(family, tools=tools, parallel=False), json.dumps)
-    matcher = LLMatcher(BYTES, LLMatcher.grammar_from_lark(grammar), log_level=0)
+    matcher = matcher_of(grammar)
     text = BYTES.tokenize_str(written(family, value))
     return matcher.try_consume_tokens(text) == len(text)
 

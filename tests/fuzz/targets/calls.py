@@ -11,21 +11,15 @@ import random
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from jsonschema import Draft202012Validator, ValidationError
-from llguidance import LLMatcher, LLTokenizer
-
 from puna.chat.answers.family import Reading
 from puna.chat.answers.registry import FAMILIES
 from puna.chat.answers.tools import Tool
 from puna.grammar.calls import calls_grammar
-from tests.chat.answers.reading import read
+from tests.chat.answers.forcing import CALLING, PROMPTS, check_arguments, said
+from tests.chat.answers.reading import cut, read
 from tests.fuzz.case import Bounds
 
 BOUNDS = Bounds(seconds=4.0)
-
-_FAMILIES = sorted(name for name, family in FAMILIES.items() if family.calls is not None)
-_BYTES = LLTokenizer("byte")
 
 #: Names of tools, parameters and members: plain ones, and ones that hold pieces of markup.
 _NAMES = (
@@ -55,28 +49,24 @@ _VALUES: tuple[dict[str, Any], ...] = (
 
 def fuzz(dice: random.Random, folder: Path) -> None:
     tools = {tool.name: tool for tool in (_tool(dice) for _ in range(dice.choice((1, 1, 2, 4))))}
-    family = dice.choice(_FAMILIES)
+    family = dice.choice(CALLING)
     reading = Reading(
         FAMILIES[family],
-        prompt=">>>" if family == "functionary" else "",
+        prompt=PROMPTS.get(family, ""),
         tools=tools,
         choice=dice.choice(("required", "auto", f"function:{dice.choice(sorted(tools))}")),
         strict=True,
         parallel=dice.random() < 0.3,
     )
-    answer = _answer(dice, calls_grammar(reading, json.dumps))
+    answer = said(calls_grammar(reading, json.dumps), dice)
     if answer is None:
         return
-    found = read(reading, _pieces(dice, answer))
+    size = dice.choice((1, 3, 1000, 10**6))
+    found = read(reading, cut(answer, range(size, len(answer), size)))
     if reading.choice != "auto":
         assert found.calls, answer
         assert not found.text.strip(), answer
-    for name, arguments in found.calls:
-        assert name in tools, (name, answer)
-        try:
-            Draft202012Validator(tools[name].parameters).validate(json.loads(arguments))
-        except ValidationError as error:
-            raise AssertionError(f"{error.message}: {arguments} of {answer!r}") from None
+    check_arguments(reading, found)
 
 
 def _tool(dice: random.Random) -> Tool:
@@ -100,29 +90,3 @@ def _value(dice: random.Random, depth: int) -> dict[str, Any]:
 
 def _name(dice: random.Random) -> str:
     return dice.choice(_NAMES) if dice.random() < 0.9 else dice.choice(_NAMES) + dice.choice(_NAMES)
-
-
-def _answer(dice: random.Random, grammar: str, most: int = 1500) -> str | None:
-    """Return an answer of random allowed bytes, often of markup; None if it gets too long."""
-    matcher = LLMatcher(_BYTES, LLMatcher.grammar_from_lark(grammar), log_level=0)
-    if matcher.is_error():
-        return None
-    text = b""
-    while not matcher.is_stopped() and len(text) < most:
-        if matcher.is_accepting() and dice.random() < 0.3:
-            break
-        mask = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
-        allowed = [int(byte) for byte in np.flatnonzero(mask) if byte < 256]
-        marks = [byte for byte in allowed if byte in b'</"\\}])>|n']
-        byte = dice.choice(marks if marks and dice.random() < 0.35 else allowed)
-        matcher.consume_token(byte)
-        text += bytes([byte])
-    try:
-        return text.decode() if matcher.is_accepting() else None
-    except UnicodeDecodeError:
-        return None
-
-
-def _pieces(dice: random.Random, text: str) -> list[str]:
-    size = dice.choice((1, 3, 1000, 10**6))
-    return [text[i : i + size] for i in range(0, len(text), size)]
