@@ -40,7 +40,7 @@ panic: action=fatal
 
 @dataclass(frozen=True)
 class EmulatedPC:
-    """What an emulated PC needs: the paths of two programs and of a Linux kernel."""
+    """A PC in Bochs; the fields are paths of the programs and the Linux kernel that it needs."""
 
     bochs: str
     xorriso: str

@@ -27,7 +27,7 @@ _FORMATS: Final = frozenset({"WAV", "WAVEX", "RF64", "FLAC", "OGG", "MP3"})
 _VALUES: Final = 1 << 18
 #: A lossy format may end up to this much before the length in its header, which counts its last frame whole.
 _SHORTER_S: Final = 0.5
-#: Largest sample, where full scale is 1; sums of much larger ones are no numbers any more.
+#: Largest sample, where full scale is 1: later computations overflow with much larger ones.
 _LARGEST: Final = 1 << 24
 
 

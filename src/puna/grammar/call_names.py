@@ -48,7 +48,7 @@ class Names:
     def _survives(self, tool: str, parameter: str | None = None) -> bool:
         """Return whether a call with these names is read as it is written."""
         if any(self.spell(name) != json.dumps(name) for name in (tool, parameter) if name):
-            return False
+            return False  # it contains a control token
         form, own = self.form, self.form.parameters
         arguments, given = ("{}" if own is None else ""), dict[str, str]()
         if own is not None and parameter is not None:

@@ -84,7 +84,7 @@ def test_a_template_gets_the_switches_of_cohere_and_seed() -> None:
     assert said == {None: "- -", False: "False 0", True: "True -", "low": "True -"}
 
 
-def test_a_template_that_is_told_in_words_not_to_think_gets_them() -> None:
+def test_no_think_is_added_to_the_system_message_where_only_that_stops_thinking() -> None:
     template = (
         "{% set thinks = namespace(on=true) %}{% for m in messages %}{% if m.role == 'system' %}"
         "{% set thinks.on = '/no_think' not in m.content %}"

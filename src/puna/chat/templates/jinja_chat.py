@@ -604,8 +604,8 @@ class JinjaFormat(ChatFormat):
         )
 
     @cached_property
-    def _is_told_in_words(self) -> bool:
-        """Whether only a word in the system message stops thinking, as in Nemotron's templates."""
+    def _reads_no_think(self) -> bool:
+        """Whether `/no_think` in the system message, and no variable, stops thinking, as with Nemotron."""
         if not self._template.literal(_NO_THINK):
             return False
         probe = [{"role": "user", "content": "probe asks"}]
@@ -630,8 +630,8 @@ class JinjaFormat(ChatFormat):
         add_generation_prompt: bool = True,
     ) -> str:
         """Return the prompt, with system messages where the template puts them."""
-        if think is not None and not think and self._is_told_in_words:
-            messages = _told_not_to_think(messages)
+        if think is not None and not think and self._reads_no_think:
+            messages = _with_no_think(messages)
         chat = self.wording.chat(messages)
         given_tools = [dict(tool) for tool in tools or ()] or None
         template = self._with_tools if given_tools and self._with_tools else self._template
@@ -666,7 +666,7 @@ def _is_continued(message: Mapping[str, Any]) -> bool:
     return message["role"] == "assistant" and bool(message["content"]) and "tool_calls" not in message
 
 
-def _told_not_to_think(messages: Sequence[Message]) -> list[Message]:
+def _with_no_think(messages: Sequence[Message]) -> list[Message]:
     instructed = bool(messages) and messages[0].role == "system"
     first = messages[0] if instructed else Message(role="system")
     told = msgspec.structs.replace(first, content=f"{first.content}\n{_NO_THINK}".strip())

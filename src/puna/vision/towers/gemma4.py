@@ -111,7 +111,7 @@ class Gemma4PatchAttention(PatchAttention):
         return paired
 
 
-class ClippedFeedForward(Module):
+class Gemma4FeedForward(Module):
     options: Gemma4VisionLayerOptions
     gate: Gemma4Linear = weight("ffn_gate", "feed_forward_size", "hidden_size")
     up: Gemma4Linear = weight("ffn_up", "feed_forward_size", "hidden_size")
@@ -129,7 +129,7 @@ class SandwichLayer(VisionLayer):
     attention: Gemma4PatchAttention = part()
     post_attention_norm: RMSNorm = weight("attn_post_norm", "hidden_size")
     feed_forward_norm: RMSNorm = weight("ln2", "hidden_size")
-    feed_forward: ClippedFeedForward = part()
+    feed_forward: Gemma4FeedForward = part()
     post_feed_forward_norm: RMSNorm = weight("ffn_post_norm", "hidden_size")
     scale: Array | None = weight("out_scale", 1, optional=True)
 

@@ -85,14 +85,16 @@ def pythonic_call(answer: Answer, *, known_only: bool = False, suffix: str = "")
     if suffix and not name.endswith(suffix):
         raise BrokenError
     name = name.removesuffix(suffix)
-    if name not in answer.tools and (known_only or not _NAME.fullmatch(name)):
+    if known_only and name not in answer.tools:
         raise BrokenError
     yield from _arguments(answer, name, "=", ")")
 
 
 def _arguments(answer: Answer, name: str, pair: str, closing: str) -> Steps[None]:
-    """Read the arguments between the brackets of a call."""
+    """Read the arguments between the brackets of a call. Raises `BrokenError` for what cannot be a name."""
     reader = answer.reader
+    if name not in answer.tools and not _NAME.fullmatch(name):
+        raise BrokenError
     answer.begin_call(name)
     yield from reader.space()
     answer.argue("{")
@@ -124,8 +126,6 @@ class GemmaCalls(Syntax):
         yield from reader.space()
         yield from reader.expect("call:")
         name = (yield from reader.before("{", most=MAX_NAME)).strip()
-        if name not in answer.tools and not _NAME.fullmatch(name):
-            raise BrokenError
         yield from _arguments(answer, name, ":", "}")
         yield from skip_closing(answer, self.closing)
 
